@@ -1,0 +1,44 @@
+# Two commands matter: `make demo` and `make test`. Everything is installed into .venv; nothing else is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo
+
+.PHONY: help setup demo check test slow clean
+
+help:
+	@echo "make demo    compare four methods on one-class-per-client digits: a table and a picture"
+	@echo "make test    lint, types, room contract and tests, as CI runs them"
+	@echo "make setup   .venv with everything for development"
+	@echo "make check   lint, types and room contract only"
+	@echo "make slow    the tests that need minutes or the full data sets (TACIT_DATA)"
+
+.venv/demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,parquet]"
+	@touch .venv/demo $@
+
+setup: .venv/dev
+
+demo: .venv/demo
+	rm -rf $(DEMO)
+	$(BIN)/tacit compare fedavg fedprox scaffold fednova centralised --split label:1 --rounds 20 --repeats 2 --out $(DEMO)
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+slow: .venv/dev
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf .venv runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis

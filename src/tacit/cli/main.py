@@ -1,0 +1,68 @@
+"""`tacit COMMAND ...`: find the command, run it, turn failures into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from tacit import __version__
+
+COMMANDS = {
+    "run": ("tacit.cli.runs:run", "run one method and write a run directory"),
+    "resume": ("tacit.cli.runs:resume", "continue a run or a comparison that was stopped or killed"),
+    "compare": ("tacit.cli.runs:compare", "run several methods side by side; a table and a picture"),
+    "methods": ("tacit.cli.shows:methods", "list the methods and the networks"),
+    "data": ("tacit.cli.shows:data", "list, get or check data sets"),
+    "split": ("tacit.cli.shows:split", "draw who holds what"),
+    "doctor": ("tacit.cli.shows:doctor", "check this machine: processors, libraries, data, disk"),
+}
+
+HELP = """tacit: private federated learning on data that does not look alike, with a privacy figure you can trust
+
+usage: tacit COMMAND [options]        tacit COMMAND --help explains one command
+
+{commands}
+
+first steps:
+  tacit compare fedavg fedprox scaffold --split label:1     one class per client, on the embedded digits
+  tacit split --split dirichlet:0.5                         see what such a split looks like
+  tacit run fedavg --data mnist --split label:2             one method on real data; `tacit data` says what is here
+
+exit codes: 0 done, 2 wrong input, 3 privacy budget reached, 4 too few clients replied
+"""
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(args: list[str]) -> int:
+    """Run one command and return its exit code."""
+    if not args or args[0] in ("-h", "--help", "help"):
+        listing = "\n".join(f"  {name:9} {about}" for name, (_, about) in COMMANDS.items())
+        print(HELP.format(commands=listing), end="")
+        return 0
+    if args[0] in ("-V", "--version"):
+        print(f"tacit {__version__}")
+        return 0
+    return _guarded(args[0], args[1:])
+
+
+def _guarded(command: str, args: list[str]) -> int:
+    from tacit.core.errors import TacitError, check_choice
+
+    try:
+        check_choice("command", command, COMMANDS)
+        module, _, function = COMMANDS[command][0].partition(":")
+        getattr(importlib.import_module(module), function)(args)
+    except TacitError as e:
+        print(f"tacit: {e}", file=sys.stderr)
+        return e.exit_code
+    except OSError as e:
+        print(f"tacit: {e.filename or command}: {e.strerror or e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ntacit: interrupted; `tacit resume DIR` continues from the last finished round", file=sys.stderr)
+        return 130
+    return 0

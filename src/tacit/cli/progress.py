@@ -1,0 +1,106 @@
+"""Progress on long work: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tacit.report.tables import show_epsilon
+
+
+def watcher(label: str) -> Bar | Lines:
+    """Return what fits the place: a bar on a terminal, lines otherwise."""
+    return Bar(label) if sys.stderr.isatty() else Lines(label)
+
+
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"accuracy {100 * accuracy:.1f}%"
+
+
+def _epsilon(line: dict[str, Any]) -> str:
+    return f"eps {show_epsilon(line['epsilon']['example/server'])}"
+
+
+class Bar:
+    """A live bar: round, accuracy, epsilon, elapsed and remaining time."""
+
+    def __init__(self, label: str) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description:24}"),
+            BarColumn(bar_width=24),
+            TextColumn("round {task.fields[round]}/{task.fields[rounds]}  {task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.task: TaskID = self.progress.add_task(label, total=None, round=0, rounds="?", note="starting")
+        self.round, self.note = 0, ""
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def begin(self, label: str, rounds: int) -> None:
+        """Start a run."""
+        self.round, self.note = 0, ""
+        self.progress.reset(self.task, total=rounds, description=label, round=0, rounds=rounds, note="")
+
+    def answered(self, done: int, of: int) -> None:
+        """Move a part of a round."""
+        self.progress.update(self.task, completed=self.round + 0.99 * done / of)
+
+    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+        """Move to the end of a round."""
+        self.round = line["round"]
+        if line["accuracy"] is not None:
+            self.note = f"{_percent(line['accuracy'])}  {_epsilon(line)}"
+        self.progress.update(self.task, completed=self.round, round=self.round, note=self.note)
+
+
+class Lines:
+    """A line per round, at most one every two seconds; a sign of life where rounds are long."""
+
+    def __init__(self, label: str) -> None:
+        self.label, self.rounds = label, 0
+        self.last = self.began = time.monotonic()
+        self.first_round = 0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        pass
+
+    def begin(self, label: str, rounds: int) -> None:
+        """Start a run."""
+        self.label, self.rounds, self.first_round = label, rounds, -1
+        self.last = self.began = time.monotonic()
+
+    def answered(self, done: int, of: int) -> None:
+        """Show that a long round is alive."""
+        if time.monotonic() - self.last > 30:
+            self._print(f"{done}/{of} clients of this round")
+
+    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+        """Say how a round went."""
+        now, t = time.monotonic(), line["round"]
+        self.first_round = t - 1 if self.first_round < 0 else self.first_round
+        if now - self.last < 2 and t != rounds:
+            return
+        left = (now - self.began) / max(t - self.first_round, 1) * (rounds - t)
+        parts = [f"round {t}/{rounds}", _percent(line["accuracy"]), _epsilon(line), f"{line['seconds']:.2f} s"]
+        failed = [f"failed: {', '.join(line['failed'])}"] if line.get("failed") else []
+        self._print("  ".join(filter(None, [*parts, f"{left:.0f} s left", *failed])))
+
+    def _print(self, text: str) -> None:
+        print(f"{self.label}: {text}", file=sys.stderr, flush=True)
+        self.last = time.monotonic()

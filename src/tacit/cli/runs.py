@@ -1,0 +1,176 @@
+"""run, resume, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tacit.cli.flags import parse
+from tacit.cli.progress import watcher
+from tacit.core import BadInput, check_choice
+from tacit.local.sgd import SGD
+from tacit.methods import METHODS, name_of
+from tacit.report.pictures import draw_accuracy
+from tacit.report.tables import comparison_table, show_epsilon
+from tacit.run import conduct
+from tacit.run.compare import (
+    FILE,
+    Compared,
+    Comparison,
+    read_comparison,
+    resume_comparison,
+    start_comparison,
+    with_common,
+)
+from tacit.run.conduct import Run
+from tacit.run.experiment import Experiment, Setting, read_experiment
+from tacit.run.rundir import RunDir
+
+RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml [options]
+
+METHOD is one of: {", ".join(METHODS)}
+`tacit run METHOD --help` lists all options of a method; options given after a file override it.
+
+examples:
+  tacit run fedavg --split label:1 --rounds 10
+  tacit run fedprox --data mnist --split dirichlet:0.1 --mu 0.1 --sgd.epochs 5
+"""
+
+
+def run(args: Sequence[str]) -> None:
+    """Run one method."""
+    if not args or args[0] in ("-h", "--help"):
+        print(RUN_HELP, end="")
+        return
+    word, rest = args[0], args[1:]
+    if word.endswith(".toml"):
+        default = read_experiment(Path(word))
+    else:
+        check_choice("method", word, METHODS)
+        default = Experiment(METHODS[word]())
+    given = parse(
+        _run_flags(default),
+        rest,
+        prog=f"tacit run {word}",
+        about=f"{name_of(default.method)}: {first_line(default.method)}",
+    )
+    experiment = Experiment(given.method, given.setting)
+    with watcher(name_of(experiment.method)) as watch:
+        watch.begin(name_of(experiment.method), experiment.method.rounds)
+        done = conduct.start(experiment, out=given.out, watch=watch)
+    conclude(done)
+
+
+def _run_flags(default: Experiment) -> Any:
+    """Return a dataclass whose flags are those of the method, of the setting, and ``--out``."""
+    method = type(default.method)
+    return make_dataclass(
+        "Flags",
+        [
+            ("method", Annotated[method, tyro.conf.arg(name="")], field(default=default.method)),
+            ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default=default.setting)),
+            ("out", Annotated[Path | None, tyro.conf.arg(help="run directory; default: a new one in runs/")], None),
+        ],
+        frozen=True,
+    )
+
+
+def first_line(method: object) -> str:
+    """Return the first line of a method file: what it is and where it is from."""
+    import sys
+
+    return (sys.modules[type(method).__module__].__doc__ or "").partition("\n")[0]
+
+
+def resume(args: Sequence[str]) -> None:
+    """Continue a run or a comparison."""
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: tacit resume DIR\n\nContinues a run or a comparison from the last finished round.")
+        return
+    if len(args) > 1:
+        raise BadInput(f"{args[1]}: unknown option; usage: tacit resume DIR")
+    folder = Path(args[0])
+    if (folder / FILE).exists():
+        with watcher("resume") as watch:
+            compared = resume_comparison(folder, watch=watch)
+        show(compared)
+        return
+    experiment = RunDir.open(folder).experiment()
+    with watcher(name_of(experiment.method)) as watch:
+        watch.begin(name_of(experiment.method), experiment.method.rounds)
+        done = conduct.resume(folder, watch=watch)
+    conclude(done)
+
+
+def conclude(done: Run) -> None:
+    """Say how a run ended and where its files are."""
+    final, name = done.final, name_of(done.experiment.method)
+    if not final:
+        print(f"{name}: no round was run; files in {done.folder}")
+        return
+    kind = "mean accuracy of the clients' own models" if final["personal"] else "accuracy"
+    print(f"{name}: {kind} {100 * final['accuracy']:.2f}% after round {final['round']}")
+    print(_epsilon_line(final["epsilon"], done.experiment.setting.delta, done.why))
+    files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
+    print(f"files in {done.folder}, picture {files[0]}")
+
+
+def _epsilon_line(epsilon: dict[str, float], delta: float, why: str) -> str:
+    example, client = (show_epsilon(epsilon[f"{unit}/server"]) for unit in ("example", "client"))
+    return f"eps {example} for an example, {client} for a client, at delta {delta:g}, against the server: {why}"
+
+
+@dataclass(frozen=True)
+class CompareFlags:
+    """Flags of ``tacit compare``; ``rounds``, ``per_round`` and ``sgd`` apply to every method that has them."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]  # such as fedavg fedprox:mu=0.1 scaffold
+    rounds: int | None = None  # rounds of every method; default: each method's own
+    per_round: int | None = None  # clients sampled in each round; 0: everyone
+    repeats: int = 1  # runs of each method, with seeds seed, seed+1, ...
+    out: Path | None = None  # folder for all runs; default: a new one in runs/
+    sgd: SGD = field(default_factory=SGD)  # local training of every method
+    setting: Annotated[Setting, tyro.conf.arg(name="")] = field(default_factory=Setting)
+
+
+def compare(args: Sequence[str]) -> None:
+    """Compare methods."""
+    about = f"Run several methods on the same split, seeds and sampled clients. Methods: {', '.join(METHODS)}."
+    given = parse(CompareFlags, args, prog="tacit compare", about=about)
+    plan = Comparison([with_common(m, _common(given)) for m in given.methods], given.setting, given.repeats)
+    with watcher("compare") as watch:
+        compared = start_comparison(plan, out=given.out, watch=watch)
+    show(compared)
+
+
+def _common(given: CompareFlags) -> dict[str, Any]:
+    """Return what was said for all methods and differs from the defaults."""
+    sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if v != getattr(SGD(), k)}
+    flat = {"rounds": given.rounds, "per_round": given.per_round}
+    return {k: v for k, v in flat.items() if v is not None} | sgd
+
+
+def show(compared: Compared) -> None:
+    """Print the table, why epsilon is what it is, and draw the picture."""
+    plan = read_comparison(compared.folder)
+    names = short_names(plan.methods)
+    runs = {names[word]: [Run(compared.folder / n) for n, _ in plan.runs_of(word)] for word in plan.methods}
+    s = plan.setting
+    title = f"{s.data}, {s.split}, {s.clients} clients"
+    print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}; eps at delta {s.delta:g} against the server\n")
+    print(comparison_table([row.named(names[row.method]) for row in compared.rows]) + "\n")
+    for why in dict.fromkeys(row.why for row in compared.rows):
+        methods = ", ".join(names[r.method] for r in compared.rows if r.why == why)
+        print(f"eps of {methods}: {why}")
+    files = draw_accuracy(runs, compared.folder / "accuracy", title)
+    print(f"picture: {files[0]}")
+
+
+def short_names(words: Sequence[str]) -> dict[str, str]:
+    """Return the method's plain name for each word, or the whole word where a name occurs twice."""
+    plain = [w.partition(":")[0] for w in words]
+    return {w: p if plain.count(p) == 1 else w for w, p in zip(words, plain, strict=True)}

@@ -1,0 +1,138 @@
+"""Objects to bytes and back: JSON for the shape, safetensors for the numbers. May import core.
+
+No pickle: reading a message or a file can build plain values, tensors and the frozen dataclasses of this package,
+and nothing else, so a peer cannot run code here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tacit.core import BadInput, Params
+
+
+def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
+    """Return a JSON skeleton and the tensors it points to."""
+    tensors: dict[str, Tensor] = {}
+
+    def go(o: Any) -> Any:
+        if o is None or isinstance(o, bool | int | float | str):
+            return o
+        if isinstance(o, Tensor):
+            tensors[key := f"{len(tensors):06d}"] = o.detach()
+            return {"$": "tensor", "key": key}
+        if isinstance(o, dict):
+            kind = "params" if isinstance(o, Params) else "dict"
+            return {"$": kind, "items": {_name(k): go(v) for k, v in o.items()}}
+        if isinstance(o, list | tuple):
+            return {"$": type(o).__name__, "items": [go(v) for v in o]}
+        if is_dataclass(o) and type(o).__module__.startswith("tacit."):
+            name = f"{type(o).__module__}:{type(o).__qualname__}"
+            return {"$": name, "items": {f.name: go(getattr(o, f.name)) for f in fields(o)}}
+        raise TypeError(f"cannot send a {type(o).__qualname__}")
+
+    return json.dumps(go(obj)), tensors
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"cannot send a mapping with the key {key!r}: keys must be strings")
+    return key
+
+
+def decode(text: str, tensors: dict[str, Tensor]) -> Any:
+    """Rebuild what :func:`encode` took apart."""
+
+    def go(o: Any) -> Any:
+        if not isinstance(o, dict):
+            return o
+        kind = o["$"]
+        items: Any = o.get("items")
+        if kind == "tensor":
+            return tensors[o["key"]]
+        if kind in ("list", "tuple"):
+            return (list if kind == "list" else tuple)(go(v) for v in items)
+        built = {k: go(v) for k, v in items.items()}
+        if kind in ("params", "dict"):
+            return Params(built) if kind == "params" else built
+        return _dataclass(kind)(**built)
+
+    return go(json.loads(text))
+
+
+def _dataclass(kind: str) -> Any:
+    """Return a dataclass of this package by name; modules are looked up, never imported, on a peer's word."""
+    module, _, name = kind.partition(":")
+    cls = getattr(sys.modules.get(module), name, None) if module.startswith("tacit.") else None
+    if not (isinstance(cls, type) and is_dataclass(cls)):
+        raise BadInput(f"message: refusing to build {kind!r}, which is not a dataclass of this package")
+    return cls
+
+
+def pack(obj: Any) -> bytes:
+    """Return one self-contained safetensors blob; the same object always gives the same bytes."""
+    text, tensors = encode(obj)
+    plain = {k: v.to("cpu", copy=True, memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    return save_tensors(plain, metadata={"json": text})
+
+
+def unpack(blob: bytes) -> Any:
+    """Rebuild what :func:`pack` made; anything damaged or foreign is refused with :class:`BadInput`."""
+    try:
+        size = int.from_bytes(blob[:8], "little")
+        text = json.loads(blob[8 : 8 + size])["__metadata__"]["json"]
+        return decode(text, load_tensors(blob))
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise BadInput(f"message: cut short or damaged ({e})") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as e:
+        raise BadInput(f"message: not one of ours ({e!r})") from None
+
+
+def write_atomically(path: Path, blob: bytes, *, durable: bool = False) -> None:
+    """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as f:
+        f.write(blob)
+        if durable:
+            f.flush()
+            os.fsync(f.fileno())
+    part.replace(path)
+
+
+def save(obj: Any, path: Path, *, durable: bool = False) -> None:
+    """Write an object to a file."""
+    write_atomically(path, pack(obj), durable=durable)
+
+
+def load(path: Path) -> Any:
+    """Read an object from a file, or say in one line why not."""
+    try:
+        return unpack(path.read_bytes())
+    except OSError as e:
+        raise BadInput(f"{path}: cannot be read ({e.strerror})") from None
+    except BadInput as e:
+        raise BadInput(f"{path}: {e}") from None
+
+
+def same(a: Any, b: Any) -> bool:
+    """Tell whether two objects are equal, bit for bit."""
+    (text_a, tensors_a), (text_b, tensors_b) = encode(a), encode(b)
+    return text_a == text_b and all(
+        t.dtype == tensors_b[k].dtype and t.shape == tensors_b[k].shape and torch.equal(_bits(t), _bits(tensors_b[k]))
+        for k, t in tensors_a.items()
+    )
+
+
+def _bits(t: Tensor) -> Tensor:
+    return t.contiguous().reshape(-1).view(torch.uint8)

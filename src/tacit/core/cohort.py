@@ -1,0 +1,139 @@
+"""The server's side: all that a method may know about the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, overload
+
+import numpy as np
+from torch import Tensor
+
+from tacit.core.errors import BadInput, check_number
+from tacit.core.ledger import Ledger
+from tacit.core.params import Params
+from tacit.core.task import Call, Client, ClientId
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Law(Protocol):
+    """How participants are chosen."""
+
+    def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]: ...
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All clients."""
+
+    def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]:
+        return everyone
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Exactly ``k`` clients, without replacement."""
+
+    k: int
+
+    def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]:
+        if not 1 <= self.k <= len(everyone):
+            raise BadInput(f"per_round = {self.k}: must be between 1 and {len(everyone)}, the number of clients")
+        return [everyone[int(i)] for i in sorted(rng.choice(len(everyone), self.k, replace=False))]
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each client independently with probability ``q``."""
+
+    q: float
+
+    def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]:
+        return [everyone[int(i)] for i in np.flatnonzero(rng.random(len(everyone)) < self.q)]
+
+
+def some(per_round: int) -> Law:
+    """Return the law for "``per_round`` clients a round", where 0 means everyone."""
+    return Fixed(per_round) if per_round else Everyone()
+
+
+def check_rounds(rounds: int, per_round: int) -> None:
+    """Refuse a negative number of rounds or of clients a round."""
+    check_number("rounds", rounds, at_least=0)
+    check_number("per_round", per_round, at_least=0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Who was chosen and by which law; they travel together so that accounting cannot disagree."""
+
+    ids: tuple[ClientId, ...]
+    round: int
+    law: Law
+
+
+class Replies(Sequence[T]):
+    """What came back, in client order, plus who failed and why."""
+
+    def __init__(self, id: str, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]) -> None:
+        self.id, self.sample, self.failed = id, sample, dict(failed)
+        self.clients = tuple(i for i in sample.ids if i in got)
+        self._got = [got[i] for i in self.clients]
+
+    def __len__(self) -> int:
+        return len(self._got)
+
+    @overload
+    def __getitem__(self, i: int) -> T: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[T]: ...
+    def __getitem__(self, i: int | slice) -> T | Sequence[T]:
+        return self._got[i]
+
+
+class Cohort(Protocol):
+    """The clients, as a method sees them."""
+
+    everyone: tuple[ClientId, ...]
+    ledger: Ledger
+
+    def sample(self, law: Law, round: int) -> Sample: ...
+    def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]: ...
+    def rng(self, *path: object) -> np.random.Generator: ...
+
+
+class State(Protocol):
+    """All that survives a yield: the shared model, how many rounds are done, and what else a method adds."""
+
+    @property
+    def x(self) -> Params: ...
+    @property
+    def round(self) -> int: ...
+
+
+class Method(Protocol):
+    """A frozen dataclass of hyper-parameters, which is also the schema of its settings and flags.
+
+    Two more are looked for by name. ``predictor(me, s)`` returns the function from inputs to scores that this client
+    answers with, where it is not the shared model: a personal model. ``pooled = True`` asks for one client that holds
+    everybody's data.
+    """
+
+    @property
+    def rounds(self) -> int: ...
+    def init(self, x0: Params) -> Any: ...
+    def run(self, cohort: Cohort, s: Any) -> Iterator[Any]: ...
+
+
+class Predictor(Protocol):
+    """From inputs to class scores."""
+
+    def __call__(self, inputs: Tensor) -> Tensor: ...
+
+
+class Personal(Protocol):
+    """A method with a model of its own for every client."""
+
+    def predictor(self, me: Client, s: Any) -> Predictor: ...

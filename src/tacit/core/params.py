@@ -1,0 +1,96 @@
+"""A named point in parameter space, with the algebra of the papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class Params(dict[str, Tensor]):
+    """Named tensors that add and scale as one vector: ``x - y``, ``0.5 * x`` and ``x.norm()`` read as in a paper.
+
+    >>> x = Params(w=torch.tensor([3.0, 4.0]))
+    >>> (0.5 * x).norm(), x.clipped(1.0).norm()
+    (2.5, 1.0)
+    """
+
+    def _like(self, values: Iterable[Tensor]) -> Params:
+        return Params(zip(self, values, strict=True))
+
+    def _of(self, other: Params) -> list[Tensor]:
+        if self.keys() != other.keys():
+            raise ValueError(f"parameter names differ: {sorted(self.keys() ^ other.keys())}")
+        return [other[k] for k in self]
+
+    def __add__(self, other: Params) -> Params:
+        return self._like(torch._foreach_add(list(self.values()), self._of(other)))
+
+    def __sub__(self, other: Params) -> Params:
+        return self._like(torch._foreach_sub(list(self.values()), self._of(other)))
+
+    def __mul__(self, scale: float) -> Params:
+        return self._like(torch._foreach_mul(list(self.values()), scale))
+
+    def __truediv__(self, scale: float) -> Params:
+        return self._like(torch._foreach_div(list(self.values()), scale))
+
+    __rmul__ = __mul__
+
+    def zeros(self) -> Params:
+        """Return the origin of the same space."""
+        return self._like(torch.zeros_like(v) for v in self.values())
+
+    def norm(self) -> float:
+        """Return the Euclidean norm over all entries."""
+        return math.sqrt(sum(float(v.double().square().sum()) for v in self.values()))
+
+    def clipped(self, bound: float) -> Params:
+        """Return the nearest point with norm at most ``bound``."""
+        return self * min(1.0, bound / max(self.norm(), 1e-12))
+
+    def size(self) -> int:
+        """Return how many numbers there are."""
+        return sum(v.numel() for v in self.values())
+
+
+def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
+    """Return the sum of ``weight * point``, added in the order given, so that the result is the same to the bit."""
+    it = iter(parts)
+    first, weight = next(it)
+    out = first * weight
+    for point, weight in it:
+        torch._foreach_add_(list(out.values()), out._of(point), alpha=weight)
+    return out
+
+
+def mean(parts: Iterable[Params | tuple[Params, float]]) -> Params:
+    """Return the mean of points, or of ``(point, weight)`` pairs.
+
+    >>> x, y = Params(w=torch.tensor(1.0)), Params(w=torch.tensor(5.0))
+    >>> mean([x, y])["w"].item(), mean([(x, 3), (y, 1)])["w"].item()
+    (3.0, 2.0)
+    """
+    pairs = [p if isinstance(p, tuple) else (p, 1.0) for p in parts]
+    whole = sum(w for _, w in pairs)
+    return weighted_sum((p, w / whole) for p, w in pairs)
+
+
+def params_of(model: nn.Module) -> Params:
+    """Return a copy of the trainable parameters, in plain row-major layout on the CPU."""
+    return Params(
+        (name, p.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    )
+
+
+def load_params(model: nn.Module, x: Params) -> list[nn.Parameter]:
+    """Copy ``x`` into the model and return its trainable parameters in the order of ``x``."""
+    named = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in x.items():
+            named[name].copy_(value)
+    return [named[name] for name in x]

@@ -1,0 +1,69 @@
+"""The client's side: a task is a plain function, and calling it builds the message that asks for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+
+import numpy as np
+from torch import nn
+
+from tacit.core.ledger import Ledger
+
+ClientId = str
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a task knows about the client it runs on; always called ``me``."""
+
+    id: ClientId
+    round: int
+    data: Any  # its training data: a data.federated.LocalData
+    test: Any  # its own test data, likewise
+    model: nn.Module  # an instance of the experiment's network, to load parameters into
+    kept: Mapping[str, Any]  # from the last reply the server accepted
+    rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
+    ledger: Ledger = field(default_factory=Ledger)  # releases about this client's data
+
+
+@dataclass(frozen=True)
+class Reply(Generic[T]):
+    """What a task returns."""
+
+    sent: T  # a dataclass that names everything that leaves the client
+    keep: Mapping[str, Any] | None = None  # becomes ``me.kept`` if and only if the server accepts the reply
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A task with its arguments: what goes down the wire."""
+
+    task: str
+    args: Mapping[str, Any]
+
+
+class Task(Generic[P, T]):
+    """A client function; calling it builds a :class:`Call`, so a type checker sees both ends of the wire."""
+
+    registry: ClassVar[dict[str, Task[Any, Any]]] = {}
+
+    def __init__(self, fn: Callable[Concatenate[Client, P], Reply[T]]) -> None:
+        self.fn = fn
+        self.name = f"{fn.__module__.removeprefix('tacit.methods.')}.{fn.__name__}"
+        self.signature = inspect.signature(fn)
+        Task.registry[self.name] = self
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+        bound = self.signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        return Call(self.name, {k: v for k, v in list(bound.arguments.items())[1:]})  # without ``me``
+
+
+def task(fn: Callable[Concatenate[Client, P], Reply[T]]) -> Task[P, T]:
+    """Mark a module-level function as something a server may ask of a client."""
+    return Task(fn)

@@ -1,0 +1,32 @@
+"""Data sets, the user's own data, and splits into clients. May import core."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from tacit.core.errors import BadInput, check_choice
+from tacit.data.examples import Dataset, Examples
+from tacit.data.official import KNOWN, load_official
+from tacit.data.own import from_torch, load_own, split_column
+
+__all__ = ["KNOWN", "Dataset", "Examples", "from_torch", "load", "load_official", "load_own"]
+
+_OWN = "or the path of a .npz, .csv or .parquet file or of a folder of images by class"
+
+
+def load(name_or_path: str, folder: Path | None = None) -> Dataset:
+    """Return a public data set by name (from ``folder``, else the data folder), or the user's own data at a path.
+
+    >>> load("digits").shape
+    (1, 8, 8)
+    """
+    if name_or_path in KNOWN:
+        return load_official(name_or_path, folder)
+    if name_or_path and os.path.exists(split_column(name_or_path)[0]):
+        return load_own(name_or_path)
+    if re.search(r"[/\\.]", name_or_path):
+        raise BadInput(f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}")
+    check_choice("data", name_or_path, (*KNOWN, _OWN))
+    raise AssertionError("unreachable: check_choice refused the name")

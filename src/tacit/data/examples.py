@@ -1,0 +1,44 @@
+"""Labelled examples and data sets: tensors with a meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and labels, row by row."""
+
+    x: Tensor  # uint8 images (n, channels, height, width), or float32 features (n, ...)
+    y: Tensor  # int64 labels (n,)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Tensor) -> Examples:
+        """Return a copy of these rows, in this order."""
+        return Examples(self.x[rows], self.y[rows])
+
+    def plus(self, other: Examples) -> Examples:
+        """Return these examples followed by others of the same kind."""
+        return Examples(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named train and test set. ``mean`` and ``std`` are public constants, never computed from the data."""
+
+    name: str
+    train: Examples
+    test: Examples
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = (0.5,)  # one per channel, of pixels scaled to 0..1; unused for features
+    std: tuple[float, ...] = (0.5,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train.x.shape[1:])

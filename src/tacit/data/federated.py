@@ -1,0 +1,124 @@
+"""A data set divided over clients, and one client's part of it as batches that a network takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import ClientId, seed_for
+from tacit.data.examples import Dataset, Examples
+from tacit.data.partition import Split, split
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """Some rows of a data set, as one client holds them; nothing is copied until a batch is taken."""
+
+    source: Examples
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    relabel: tuple[int, ...] | None = None
+    noise: float = 0.0  # standard deviation, on pixels scaled to 0..1
+    noise_seed: int = 0
+    device: str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """These rows, copied out of the shared source, with the labels this client uses."""
+        own = self.source.take(torch.from_numpy(self.rows))
+        return own if self.relabel is None else Examples(own.x, torch.tensor(self.relabel)[own.y])
+
+    @cached_property
+    def _noise(self) -> Tensor | None:
+        if self.noise == 0.0:
+            return None
+        generator = torch.Generator().manual_seed(self.noise_seed)
+        return self.noise * torch.randn(self.examples.x.shape, generator=generator)
+
+    @cached_property
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.mean).view(-1, 1, 1), torch.tensor(self.std).view(-1, 1, 1)
+
+    def batch(self, rows: Sequence[int] | np.ndarray[Any, Any] | slice) -> tuple[Tensor, Tensor]:
+        """Return inputs (float, normalised, channels-last) and labels of some of these rows."""
+        at: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        x, y = self.examples.x[at], self.examples.y[at]
+        if x.dtype == torch.uint8:
+            x = x.float().div_(255.0)
+        if self._noise is not None:
+            x = x + self._noise[at]
+        if x.dim() == 4:
+            mean, std = self._scale
+            x = x.sub(mean).div_(std).contiguous(memory_format=torch.channels_last)
+        return x.to(self.device), y.to(self.device)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who holds which rows of a data set."""
+
+    dataset: Dataset
+    split: Split
+    seed: int = 0
+
+    @cached_property
+    def everyone(self) -> tuple[ClientId, ...]:
+        """The clients' names: numbers, padded so that they sort."""
+        width = len(str(len(self.split.train) - 1))
+        return tuple(f"{i:0{width}d}" for i in range(len(self.split.train)))
+
+    def train(self, client: ClientId, device: str = "cpu") -> LocalData:
+        """Return a client's training data."""
+        return self._local(self.dataset.train, self.split.train[int(client)], client, "train", device)
+
+    def test(self, client: ClientId, device: str = "cpu") -> LocalData:
+        """Return a client's own test data; ``"test:2/8"`` is the third of eight parts of the whole test set."""
+        if not client.startswith("test:"):
+            return self._local(self.dataset.test, self.split.test[int(client)], client, "test", device)
+        part, parts = map(int, client.removeprefix("test:").split("/"))
+        rows = np.array_split(np.arange(len(self.dataset.test)), parts)[part]
+        return LocalData(self.dataset.test, rows, self.dataset.mean, self.dataset.std, device=device)
+
+    def _local(self, source: Examples, rows: Any, client: ClientId, use: str, device: str) -> LocalData:
+        s, i = self.split, int(client)
+        return LocalData(
+            source,
+            rows,
+            self.dataset.mean,
+            self.dataset.std,
+            relabel=None if s.relabel is None else s.relabel[i],
+            noise=0.0 if s.noise is None else s.noise[i],
+            noise_seed=seed_for(self.seed, "feature-noise", use, client),
+            device=device,
+        )
+
+    def sizes(self) -> dict[ClientId, int]:
+        """Return how many training examples each client holds."""
+        return {c: len(rows) for c, rows in zip(self.everyone, self.split.train, strict=True)}
+
+    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return how many training examples of each class (column) each client (row) holds."""
+        y = self.dataset.train.y.numpy()
+        return np.stack([np.bincount(y[rows], minlength=len(self.dataset.classes)) for rows in self.split.train])
+
+    def pooled(self) -> Federation:
+        """Return the same examples in the hands of a single client."""
+        train, test = (np.sort(np.concatenate(rows)) for rows in (self.split.train, self.split.test))
+        return replace(self, split=Split(train=(train,), test=(test,)))
+
+
+def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Federation:
+    """Divide a data set over clients by a named scheme."""
+    y_train, y_test = dataset.train.y.numpy(), dataset.test.y.numpy()
+    parts = split(scheme, y_train, y_test, clients=clients, classes=len(dataset.classes), seed=seed)
+    return Federation(dataset, parts, seed)

@@ -1,0 +1,1 @@
+"""Where clients run. May import core, codec, data, models, privacy; never methods."""

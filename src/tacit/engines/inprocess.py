@@ -1,0 +1,181 @@
+"""Simulate clients in worker processes on this machine: one torch thread each, data in shared memory.
+
+Two processes with one thread each do almost twice the work of one; one process with two threads does less than one
+with one thread, because these networks are small. A worker can be any client: it holds the data set (shared, not
+copied), one network, and whatever client it is asked to be at the moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from tacit.codec import pack, unpack
+from tacit.core import ClientId, TacitError, Task
+from tacit.core import errors as known_errors
+from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
+
+AHEAD = 2  # requests a worker may have at a time: one it works on and one that waits, so it is never idle
+
+# A message is a word of four letters and a body. To a worker: the call of an ask, then heads to answer it for.
+CALL, ASK, LOOK, DIE = b"call", b"ask_", b"look", b"die_"
+GOOD, FAIL = b"good", b"fail"  # from a worker: a packed result, or what went wrong
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def engine(world: World, workers: int, fault: Fault = no_fault) -> Engine:
+    """Return the engine for a number of worker processes, where 0 means none: the serial engine."""
+    return Workers(world, min(workers, len(world.federation.everyone)), fault) if workers else Serial(world, fault)
+
+
+@dataclass
+class Worker:
+    """A process, the line to it, and what it has been asked and not answered."""
+
+    process: Any
+    line: Connection
+    waiting: deque[Head] = field(default_factory=deque)
+
+
+class Workers(Engine):
+    """Spreads each ask over worker processes; a worker that dies costs its client's reply and is replaced."""
+
+    def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
+        super().__init__(world.federation.everyone, world.seed, fault)
+        self.world, self.sizes = world, world.federation.sizes()
+        # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
+        self.fork = sys.platform == "linux" and world.device == "cpu"
+        self.workers: list[Worker] = []
+        for _ in range(workers):
+            self.workers.append(self._start())
+
+    def _start(self) -> Worker:
+        context: Any = mp.get_context("fork" if self.fork else "spawn")
+        ours, theirs = context.Pipe()
+        inherited = [ours, *(w.line for w in self.workers)] if self.fork else []
+        modules = sorted({t.fn.__module__ for t in Task.registry.values()})
+        process = context.Process(target=work, args=(theirs, inherited, self.world, modules), daemon=True)
+        process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Keep every worker busy until all heads are answered; the largest clients go first, to end together."""
+        faults = {h.client: self.fault(h.client, h.round) if kind == "ask" else None for h in heads}
+        got: dict[ClientId, bytes] = {}
+        failed: dict[ClientId, str] = {i: "crash" for i, f in faults.items() if f == "crash"}
+        todo = deque(sorted((h for h in heads if h.client not in failed), key=lambda h: -self.sizes.get(h.client, 0)))
+        for w in self.workers:
+            w.line.send_bytes(CALL + call)
+        while todo or any(w.waiting for w in self.workers):
+            self._hand_out(todo, lambda head: DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK)
+            for line in wait([w.line for w in self.workers if w.waiting]):
+                self._receive(next(w for w in self.workers if w.line is line), call, todo, got, failed)
+                self.on_answer(len(got) + len(failed), len(heads))
+        for client in [i for i, f in faults.items() if f == "lost" and i in got]:
+            failed[client] = "lost"
+            del got[client]
+        return got, failed
+
+    def _hand_out(self, todo: deque[Head], word: Any) -> None:
+        """Give each worker its next request, and then another one to wait for."""
+        for ahead in range(1, AHEAD + 1):
+            for w in self.workers:
+                if todo and len(w.waiting) < ahead:
+                    w.waiting.append(head := todo.popleft())
+                    w.line.send_bytes(word(head) + pack(head))
+
+    def _receive(
+        self, w: Worker, call: bytes, todo: deque[Head], got: dict[ClientId, bytes], failed: dict[ClientId, str]
+    ) -> None:
+        """Take one answer from a worker, or replace the worker if there is none to come."""
+        try:
+            blob = w.line.recv_bytes()
+        except (EOFError, OSError):
+            w.process.join()
+            failed[w.waiting.popleft().client] = f"its process ended with {w.process.exitcode}"
+            todo.extendleft(reversed(w.waiting))
+            w.line.close()
+            self.workers[self.workers.index(w)] = fresh = self._start()
+            fresh.line.send_bytes(CALL + call)
+            return
+        head = w.waiting.popleft()
+        if blob[:4] == GOOD:
+            got[head.client] = blob[4:]
+        else:
+            failed[head.client] = self._failure(json.loads(blob[4:]))
+
+    def _failure(self, error: dict[str, str]) -> str:
+        """Raise a failure that concerns the whole run; return the words of one that concerns a single client."""
+        cls = getattr(known_errors, error["type"], None)
+        if isinstance(cls, type) and issubclass(cls, TacitError):
+            self._drain()
+            raise cls(error["text"])
+        return f"{error['type']}: {error['text']}"
+
+    def _drain(self) -> None:
+        """Take what is still under way, so that the next ask starts clean."""
+        for w in self.workers:
+            while w.waiting:
+                with contextlib.suppress(EOFError, OSError):
+                    w.line.recv_bytes()
+                w.waiting.popleft()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for w in self.workers:
+            w.line.close()
+        for w in self.workers:
+            w.process.join(timeout=2)
+            if w.process.is_alive():  # in the middle of a task whose result nobody wants
+                w.process.kill()
+                w.process.join()
+        self.workers = []
+
+
+def work(line: Connection, inherited: list[Connection], world: World, modules: list[str]) -> None:
+    """Answer requests until the line closes, which it does when the parent ends, however it ends."""
+    for other in inherited:
+        other.close()  # else this process would hold the lines of its siblings open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    torch.set_num_threads(1)
+    for module in modules:
+        importlib.import_module(module)
+    world.model.to(world.device)
+    call: Any = None
+    while True:
+        try:
+            blob = line.recv_bytes()
+            word, body = blob[:4], blob[4:]
+            if word == CALL:
+                call = unpack(body)
+            elif word == DIE:
+                os._exit(1)
+            else:
+                line.send_bytes(attempt(world, "ask" if word == ASK else "look", unpack(body), call))
+        except (EOFError, OSError):
+            return
+
+
+def attempt(world: World, kind: str, head: Head, call: Any) -> bytes:
+    """Return a packed result, or what went wrong as text."""
+    try:
+        return GOOD + world.serve(kind, head, call)
+    except Exception as e:
+        return FAIL + json.dumps({"type": type(e).__name__, "text": str(e)}).encode()

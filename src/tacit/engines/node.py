@@ -1,0 +1,262 @@
+"""One client, the same under every engine; and what every engine does with answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacit.codec import encode, pack, unpack
+from tacit.core import (
+    BadInput,
+    Call,
+    Client,
+    ClientId,
+    Diverged,
+    Law,
+    Ledger,
+    NonPrivate,
+    Nothing,
+    Release,
+    Released,
+    Replies,
+    Sample,
+    Task,
+    TooFewReplies,
+    rng_for,
+    seed_for,
+)
+from tacit.data.federated import Federation
+from tacit.engines.store import ClientStore
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What goes with a call to one client."""
+
+    client: ClientId
+    ask: str
+    round: int
+    accepted: str | None  # the last ask whose kept state the server accepted from this client
+    saved: str | None  # the same, as of the server's last checkpoint, to which it may have to go back
+    known: int  # how many lines of this client's ledger the server has
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back: the payload, whether state waits for acceptance, and the ledger lines the server lacks."""
+
+    sent: Any
+    keeps: bool
+    lines: list[Release]
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a process needs to be any client of a simulation."""
+
+    federation: Federation
+    model: nn.Module
+    seed: int
+    folder: Path  # clients' kept state
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def client(self, task: str, client: ClientId, round: int, kept: Mapping[str, Any]) -> Client:
+        """Return the client a task will see. Its batches depend on who and when, not on the method's name."""
+        place = (self.seed, task.rpartition(".")[2], round, client)
+        torch.manual_seed(seed_for(*place))
+        examiner = client.startswith("test:")
+        test = self.federation.test(client, self.device)
+        data = test if examiner else self.federation.train(client, self.device)
+        return Client(client, round, data, test, self.model, kept, rng_for(*place))
+
+    def store(self, client: ClientId) -> ClientStore:
+        """Return a client's store."""
+        return ClientStore(self.folder / client)
+
+    def handle(self, head: Head, call: Call[Any]) -> Answer:
+        """Settle the previous reply, run the task, and write down what it releases before anything is sent."""
+        store = self.store(head.client)
+        me = self.client(call.task, head.client, head.round, store.kept(head.accepted))
+        store.forget_all_but([head.accepted, head.saved])
+        reply = task_named(call.task).fn(me, **call.args)
+        check_finite((reply.sent, dict(reply.keep or {})), head)
+        me.ledger.extend(unprotected(reply.sent, head))
+        lines = store.record(me.ledger)
+        if reply.keep is not None:
+            store.keep(head.ask, reply.keep)
+        return Answer(reply.sent, reply.keep is not None, lines[head.known :])
+
+    def look(self, head: Head, call: Call[Any]) -> Any:
+        """Run a task that only reads, for evaluation: nothing is kept, nothing counts as released."""
+        me = self.client(call.task, head.client, head.round, self.store(head.client).kept(head.accepted))
+        return task_named(call.task).fn(me, **call.args).sent
+
+    def serve(self, kind: str, head: Head, call: Call[Any]) -> bytes:
+        """Run one request and return the packed result."""
+        with torch.random.fork_rng(devices=[]):
+            return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+
+
+def task_named(name: str) -> Task[Any, Any]:
+    """Return a known task."""
+    if name not in Task.registry:
+        raise BadInput(f"message: unknown task {name!r}")
+    return Task.registry[name]
+
+
+def unprotected(sent: Any, head: Head) -> list[Release]:
+    """Return the ledger line for what leaves a client without a mechanism. Silence is never a guarantee."""
+    bare = [f.name for f in fields(sent) if not isinstance(getattr(sent, f.name), Released)]
+    if not fields(sent):
+        event: NonPrivate | Nothing = Nothing()
+    elif bare:
+        event = NonPrivate(f"{head.ask.split('@')[0]} sends {', '.join(bare)} to the server without noise")
+    else:
+        return []
+    return [Release(head.ask, "example", head.client, "server", event, head.round)]
+
+
+def check_finite(obj: Any, head: Head) -> None:
+    """Stop a run whose training has diverged, before the damage reaches the shared model."""
+    for value in encode(obj)[1].values():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise Diverged(
+                f"round {head.round + 1}, client {head.client}: training gave a number that is not finite "
+                "(a smaller sgd.lr may help); the last good checkpoint is kept"
+            )
+
+
+Results = tuple[dict[ClientId, bytes], dict[ClientId, str]]  # packed answers, and why there is none
+Fault = Callable[[ClientId, int], str | None]  # "crash" before the work, "lost" after it, "die" in it, or None
+
+
+def no_fault(client: ClientId, round: int) -> str | None:
+    """Let everything through."""
+    return None
+
+
+class Engine(ABC):
+    """A cohort that lives somewhere: sampling, acceptance, traffic, and the server's copy of the ledger."""
+
+    def __init__(self, everyone: Sequence[ClientId], seed: int, fault: Fault = no_fault) -> None:
+        self.everyone, self.seed, self.fault = tuple(everyone), seed, fault
+        self.ledger = Ledger()
+        self.accepted: dict[ClientId, str] = {}
+        self.saved: dict[ClientId, str] = {}
+        self.known: Counter[str] = Counter()
+        self.bytes_up = self.bytes_down = 0
+        self.failed: dict[ClientId, str] = {}
+        self.on_release: Callable[[list[Release]], None] = lambda lines: None
+        self.on_answer: Callable[[int, int], None] = lambda done, of: None
+
+    @abstractmethod
+    def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Send a packed call to clients; return packed results and, for the others, why there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of processes and connections."""
+
+    def sample(self, law: Law, round: int) -> Sample:
+        """Choose who takes part in ``round``; the same every time it is asked, and for every method."""
+        return Sample(tuple(law.pick(self.everyone, rng_for(self.seed, "sample", round))), round, law)
+
+    def rng(self, *path: object) -> np.random.Generator:
+        """Return the server's generator for this place in the run."""
+        return rng_for(self.seed, "server", *path)
+
+    def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]:
+        """Run ``call`` on every sampled client and accept what came back, all of it or, below ``need``, nothing."""
+        ask, blob = f"{call.task}@{of.round}", pack(call)
+        blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
+        self.bytes_down += len(blob) * len(of.ids)
+        self.bytes_up += sum(map(len, blobs.values()))
+        self.failed.update(failed)
+        got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
+        self._record(line for answer in got.values() for line in answer.lines)
+        if len(got) < need * len(of.ids):
+            raise TooFewReplies(_too_few(of, got, failed))
+        self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
+        return Replies(ask, of, {i: answer.sent for i, answer in got.items()}, failed)
+
+    def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
+        """Evaluate something at clients; read-only, and outside the experiment's traffic and ledger."""
+        blobs, failed = self.exchange("look", pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids])
+        for i, why in failed.items():
+            raise TooFewReplies(f"evaluation on client {i} failed: {why}")
+        return {i: unpack(blobs[i]) for i in ids}
+
+    def _head(self, client: ClientId, ask: str, round: int) -> Head:
+        accepted, saved = self.accepted.get(client), self.saved.get(client)
+        return Head(client, ask, round, accepted, saved, self.known[client])
+
+    def _record(self, lines: Any) -> None:
+        new = self.ledger.extend(lines)
+        self.known.update(line.owner for line in new)
+        self.on_release(new)
+
+    def snapshot(self) -> dict[ClientId, str]:
+        """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
+        return dict(self.accepted)
+
+    def mark_saved(self) -> None:
+        """Note that the present snapshot is safely on disk."""
+        self.saved = dict(self.accepted)
+
+    def restore(self, snapshot: Mapping[ClientId, str], lines: Sequence[Release] = ()) -> None:
+        """Go back to a snapshot; the ledger is never rolled back."""
+        self.accepted, self.saved = dict(snapshot), dict(snapshot)
+        self.ledger = Ledger(lines)
+        self.known = Counter(line.owner for line in self.ledger)
+
+
+def _too_few(of: Sample, got: Mapping[ClientId, Any], failed: Mapping[ClientId, str]) -> str:
+    first = next((f"; client {i}: {why}" for i, why in failed.items()), "")
+    return f"round {of.round + 1}: {len(got)} of {len(of.ids)} clients replied, too few to go on{first}"
+
+
+class Serial(Engine):
+    """Every client in this process, one after the other: for tests and for debugging a task."""
+
+    def __init__(self, world: World, fault: Fault = no_fault) -> None:
+        super().__init__(world.federation.everyone, world.seed, fault)
+        self.world = world
+        world.model.to(world.device)
+
+    def close(self) -> None:
+        """Have nothing to let go of."""
+
+    def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Answer each head in turn."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in a worker, so that sums are added in the same order
+        got: dict[ClientId, bytes] = {}
+        failed: dict[ClientId, str] = {}
+        try:
+            for head in heads:
+                fault = self.fault(head.client, head.round) if kind == "ask" else None
+                if fault in ("crash", "die"):
+                    failed[head.client] = fault
+                    continue
+                blob = self.world.serve(kind, head, unpack(call))
+                if fault == "lost":
+                    failed[head.client] = fault
+                else:
+                    got[head.client] = blob
+                self.on_answer(len(got) + len(failed), len(heads))
+        finally:
+            torch.set_num_threads(threads)
+        return got, failed

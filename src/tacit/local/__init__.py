@@ -1,0 +1,1 @@
+"""Training inside one client. May import core, data, models, privacy."""

@@ -1,0 +1,30 @@
+"""Centralised training: all data in one place. Not federated and not private: the ceiling for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tacit.core import Cohort, Everyone, Params, check_number
+from tacit.local.sgd import SGD
+from tacit.methods.fedavg import State, train
+
+
+@dataclass(frozen=True)
+class Centralised:
+    pooled: ClassVar[bool] = True  # the one client holds everybody's data
+    rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
+    sgd: SGD = field(default_factory=SGD)  # training
+
+    def __post_init__(self) -> None:
+        check_number("rounds", self.rounds, at_least=0)
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        for t in range(s.round, self.rounds):
+            (reply,) = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(Everyone(), t), need=1.0)
+            s = State(x=s.x + reply.dx, round=t + 1)
+            yield s

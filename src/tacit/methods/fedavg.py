@@ -1,0 +1,46 @@
+"""FedAvg (McMahan et al. 2017, Algorithm 1): local SGD, then the mean weighted by examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tacit.core import Client, Cohort, Params, Reply, check_rounds, mean, some, task
+from tacit.local.sgd import SGD
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        for t in range(s.round, self.rounds):
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            s = State(x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
+            yield s
+
+
+@dataclass(frozen=True)
+class Update:
+    dx: Params
+    n: int
+
+
+@task
+def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
+    y, _ = sgd.fit(me, x)
+    return Reply(Update(dx=y - x, n=len(me.data)))

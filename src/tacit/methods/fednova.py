@@ -1,0 +1,48 @@
+"""FedNova (Wang et al. 2020, equation 10): normalised averaging, so that clients with more steps do not pull more.
+
+x <- x - tau_eff * sum_i p_i d_i with d_i = (x - y_i) / ||a_i||_1 and tau_eff = sum_i p_i ||a_i||_1. With local
+momentum, ||a_i||_1 counts each gradient as often as it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tacit.core import Client, Cohort, Params, Reply, check_rounds, some, task, weighted_sum
+from tacit.local.sgd import SGD
+from tacit.methods.fedavg import State
+
+
+@dataclass(frozen=True)
+class FedNova:
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        for t in range(s.round, self.rounds):
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            n = sum(r.n for r in replies)
+            tau_eff = sum(r.n * r.a for r in replies) / n
+            s = State(x=s.x + weighted_sum((r.dx, r.n / n * (tau_eff / r.a)) for r in replies), round=t + 1)
+            yield s
+
+
+@dataclass(frozen=True)
+class Update:
+    dx: Params
+    n: int
+    a: float  # ||a_i||_1
+
+
+@task
+def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
+    y, tau = sgd.fit(me, x)
+    return Reply(Update(dx=y - x, n=len(me.data), a=sgd.reach(tau)))

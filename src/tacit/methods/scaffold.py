@@ -1,0 +1,62 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): control variates against client drift.
+
+Difference from the paper: with momentum, K becomes the sum of the gradients' weights (FedNova's ||a||_1), so that
+c_i stays a mean of gradients; without momentum it is the paper's K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, some, task
+from tacit.local.sgd import SGD
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    c: Params
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    server_lr: float = 1.0  # the server's step along the mean update
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        check_number("server_lr", self.server_lr, above=0)
+
+    def init(self, x0: Params) -> State:
+        return State(x0, c=x0.zeros())
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        N = len(cohort.everyone)
+        for t in range(s.round, self.rounds):
+            S = cohort.sample(some(self.per_round), t)
+            replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), S)
+            s = State(
+                x=s.x + self.server_lr * mean(r.dy for r in replies),
+                c=s.c + (len(replies) / N) * mean(r.dc for r in replies),
+                round=t + 1,
+            )
+            yield s
+
+
+@dataclass(frozen=True)
+class Update:
+    dy: Params
+    dc: Params
+
+
+@task
+def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[Update]:
+    c_i: Params = me.kept.get("c", c.zeros())
+    drift = c - c_i
+    y, K = sgd.fit(me, x, grad=lambda g, y: g + drift)
+    c_plus = (x - y) / (sgd.reach(K) * sgd.lr) - drift
+    return Reply(Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})

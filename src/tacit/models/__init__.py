@@ -1,0 +1,104 @@
+"""Small networks that privacy can train. May import core."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tacit.core import BadInput, check_choice, seed_for
+from tacit.models.cnn import cuag_cnn, dafl_cnn, ldp_cnn
+from tacit.models.plain import logistic, mlp
+from tacit.models.resnet import resnet18
+from tacit.models.vgg import vgg16
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network by name: how to make it, what it is, and the smallest image side it takes (0: any input)."""
+
+    make: Callable[[tuple[int, ...], int], nn.Module]
+    about: str
+    least: int = 0
+
+
+MODELS = {
+    "logistic": Architecture(logistic, "multinomial logistic regression"),
+    "mlp": Architecture(mlp, "one hidden layer of 64 units"),
+    "dafl-cnn": Architecture(dafl_cnn, "DA-FL: 2 convolutions, 2 fully connected layers", least=16),
+    "ldp-cnn": Architecture(ldp_cnn, "LDP-FL: 2 convolutions, 1 fully connected layer", least=4),
+    "cuag-cnn": Architecture(cuag_cnn, "CUAG-PFL (FedDyn's): 2 convolutions of 64, 384 and 192 units", least=16),
+    "resnet18": Architecture(resnet18, "ResNet-18 for small images, with group norm", least=8),
+    "vgg16": Architecture(vgg16, "VGG-16 for images of 32x32, without batch norm", least=32),
+}
+
+
+def choose(name: str, shape: tuple[int, ...]) -> str:
+    """Return what ``auto`` stands for: DA-FL's CNN for images of at least 16x16, else a small MLP."""
+    if name != "auto":
+        return name
+    return "dafl-cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """Return a freshly initialised network, the same for the same seed; ``module:Class`` is the user's own."""
+    name = choose(name, shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "model"))
+        model = _own(name, shape, classes) if ":" in name else _ours(name, shape, classes)
+    _check_buffers(name, model)
+    _check_output(name, model, shape, classes)
+    return model
+
+
+def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    check_choice("model", name, ["auto", *MODELS, "module:Class"])
+    least = MODELS[name].least
+    if least and (len(shape) != 3 or min(shape[1:]) < least):
+        what = "x".join(map(str, shape))
+        raise BadInput(f"model = {name!r}: needs images of at least {least}x{least}; these inputs are {what}")
+    return MODELS[name].make(shape, classes)
+
+
+def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Import the user's class from the working folder or the path; it may take ``shape`` and ``classes``."""
+    module, _, attribute = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        make = getattr(importlib.import_module(module), attribute)
+        wanted = inspect.signature(make).parameters
+        model = make(**{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted})
+    except (ImportError, AttributeError, TypeError, ValueError) as e:
+        raise BadInput(f"model = {name!r}: cannot be made ({type(e).__name__}: {e})") from None
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"model = {name!r}: must make a torch.nn.Module, not a {type(model).__name__}")
+    return model
+
+
+def _check_buffers(name: str, model: nn.Module) -> None:
+    """Refuse running statistics: they are not trained, cannot be averaged like parameters, and mix examples."""
+    for part, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            raise BadInput(
+                f"model = {name!r}: layer {part!r} is a {type(module).__name__} with running statistics; "
+                "use nn.GroupNorm, or track_running_stats=False"
+            )
+
+
+def _check_output(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    try:
+        with torch.no_grad():
+            got = tuple(model.eval()(torch.zeros(2, *shape)).shape)
+    except (RuntimeError, ValueError, TypeError) as e:
+        raise BadInput(f"model = {name!r}: does not take inputs of shape {shape} ({str(e).splitlines()[0]})") from None
+    if got != (2, classes):
+        raise BadInput(
+            f"model = {name!r}: gives scores of shape {got} for 2 inputs; {classes} classes need (2, {classes})"
+        )

@@ -1,0 +1,61 @@
+"""The convolutional networks of the papers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def _flat(features: nn.Module, shape: tuple[int, ...]) -> int:
+    with torch.no_grad():
+        return int(features(torch.zeros(1, *shape)).numel())
+
+
+def dafl_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return DA-FL's classifier: 2 convolutions, each with max-pooling and ReLU, and 2 fully connected layers.
+
+    The paper's figure 3 with the widths is not reproduced in its text; 16 and 32 channels and 128 units reach its
+    centralised accuracy on MNIST.
+    """
+    features = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+    return nn.Sequential(*features, nn.Linear(_flat(features, shape), 128), nn.ReLU(), nn.Linear(128, classes))
+
+
+def ldp_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return LDP-FL's network: convolutions of 16 and 32 features, 5x5, halved twice (28 to 7), one linear layer."""
+    features = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    return nn.Sequential(*features, nn.Linear(_flat(features, shape), classes))
+
+
+def cuag_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return CUAG-PFL's network, which is FedDyn's: 797,962 numbers on CIFAR-10.
+
+    That count gives the paper's uplink to the digit: 4 bytes each, 300 rounds, 0.8918 GiB.
+    """
+    features = nn.Sequential(
+        nn.Conv2d(shape[0], 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    head = [nn.Linear(_flat(features, shape), 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes)]
+    return nn.Sequential(*features, *head)

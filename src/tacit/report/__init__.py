@@ -1,0 +1,1 @@
+"""Pictures and tables from run directories. May import everything below."""

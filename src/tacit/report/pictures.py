@@ -1,0 +1,83 @@
+"""Pictures: accuracy over rounds, and who holds what. Matplotlib is imported only when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.run.conduct import Run
+
+Array = np.ndarray[Any, Any]
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "tacit"  # the same picture gives the same file
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Any, stem: Path) -> list[Path]:
+    from matplotlib import pyplot as plt
+
+    files = [stem.with_suffix(end) for end in (".png", ".svg")]
+    for file in files:
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+    plt.close(figure)
+    return files
+
+
+def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = "") -> list[Path]:
+    """Draw accuracy over rounds, one line per method with a band of one standard deviation; PNG and SVG."""
+    figure, axes = _axes(7.5, 4.5)
+    for label, repeats in runs.items():
+        curves = [{m["round"]: m["accuracy"] for m in r.metrics if m["accuracy"] is not None} for r in repeats]
+        rounds = sorted(set.intersection(*(set(c) for c in curves)))
+        table = 100 * np.array([[c[t] for t in rounds] for c in curves])
+        middle, spread = table.mean(0), table.std(0)
+        marker = "o" if len(rounds) < 30 else None
+        (line,) = axes.plot(rounds, middle, label=label, marker=marker, markersize=3)
+        axes.fill_between(rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 101), title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return _save(figure, stem)
+
+
+def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "") -> list[Path]:
+    """Draw who holds what: clients across, classes up, a dot as large as the number of examples."""
+    clients, kinds = counts.shape
+    figure, axes = _axes(min(14.0, 2.5 + 0.35 * clients), min(12.0, 1.8 + 0.32 * kinds))
+    if clients <= 60 and kinds <= 60:
+        at = np.argwhere(counts)
+        sizes = counts[counts > 0]
+        axes.scatter(at[:, 0], at[:, 1], s=220 * sizes / max(counts.max(), 1), c=at[:, 1], cmap="turbo")
+        axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, kinds - 0.3))
+    else:
+        axes.imshow(counts.T, aspect="auto", origin="lower", cmap="magma", interpolation="nearest")
+    if kinds <= 60:
+        axes.set_yticks(range(kinds), classes)
+    axes.set(xlabel="client", ylabel="class", title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return _save(figure, stem)
+
+
+SHADES = " .:-=+*#%@"
+
+
+def text_split(counts: Array, most: int = 40) -> str:
+    """Return the same picture in characters: one row per client, darker is more."""
+    top = max(counts.max(), 1)
+    rows = [
+        f"{i:>5}  {''.join(SHADES[int(np.ceil(9 * n / top))] for n in row)}  {row.sum():>7,} examples, "
+        f"{(row > 0).sum()} classes"
+        for i, row in enumerate(counts[:most])
+    ]
+    more = [f"  ... and {len(counts) - most:,} more clients"] if len(counts) > most else []
+    return "\n".join(["client  classes", *rows, *more])

@@ -1,0 +1,54 @@
+"""Tables of results, in plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.run.compare import Row
+
+
+def comparison_table(rows: Sequence[Row]) -> str:
+    """Return a comparison as aligned text: accuracy, privacy and cost, one line per method.
+
+    The shared model's accuracy is on the whole test set; a personal method has none, only the clients' own.
+    """
+    head = ["method", "accuracy %", "own data %", "eps example", "eps client", "MB up", "seconds"]
+    body = [
+        [
+            r.method,
+            "-" if r.personal else spread(r.accuracy),
+            spread(r.own_data),
+            show_epsilon(r.epsilon["example/server"]),
+            show_epsilon(r.epsilon["client/server"]),
+            f"{r.megabytes_up:.2f}",
+            f"{r.seconds:.1f}",
+        ]
+        for r in rows
+    ]
+    return aligned([head, *body])
+
+
+def aligned(table: Sequence[Sequence[str]]) -> str:
+    """Return rows as columns of equal width, the first to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in table
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return a mean in percent, with the standard deviation where there is more than one value."""
+    percent = 100 * np.array(values)
+    if np.isnan(percent).all():
+        return "-"
+    return f"{percent.mean():.1f}" + (f" ± {percent.std(ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def show_epsilon(epsilon: float) -> str:
+    """Return epsilon as text."""
+    return "inf" if math.isinf(epsilon) else f"{epsilon:.3g}"

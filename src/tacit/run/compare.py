@@ -1,0 +1,154 @@
+"""Several methods on the same split, seeds and sampled clients, repeated; a table of means and deviations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit import codec
+from tacit import data as data_room
+from tacit.core import BadInput, check_number
+from tacit.data.examples import Dataset
+from tacit.methods import name_of
+from tacit.run.conduct import Nobody, Plan, Run, Watcher, start
+from tacit.run.experiment import Experiment, Setting, method_from_spec, validated
+from tacit.run.rundir import RunDir, free_folder
+
+FILE = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: method words such as ``fedprox:mu=0.1``, run with ``repeats`` seeds each."""
+
+    methods: list[str]
+    setting: Setting
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        check_number("repeats", self.repeats, at_least=1)
+        if not self.methods:
+            raise BadInput("methods: name at least one, such as fedavg")
+        if twice := {m for m in self.methods if self.methods.count(m) > 1}:
+            raise BadInput(f"methods: {', '.join(sorted(twice))} is named more than once")
+
+    def experiments(self) -> list[tuple[str, Experiment]]:
+        """Return every run as (folder name, experiment), repeat by repeat."""
+        seeds = [self.setting.seed + r for r in range(self.repeats)]
+        return [
+            (f"{word.replace(':', '-')}-s{seed}", Experiment(method_from_spec(word), replace(self.setting, seed=seed)))
+            for seed in seeds
+            for word in self.methods
+        ]
+
+    def runs_of(self, word: str) -> list[tuple[str, Experiment]]:
+        """Return the runs of one method, one per repeat."""
+        return self.experiments()[self.methods.index(word) :: len(self.methods)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's results over the repeats."""
+
+    method: str
+    accuracy: list[float]
+    own_data: list[float]  # mean over clients, of each on its own test data
+    personal: bool
+    epsilon: dict[str, float]
+    megabytes_up: float
+    seconds: float
+    why: str
+
+    def named(self, name: str) -> Row:
+        """Return the same row under another name."""
+        return replace(self, method=name)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished comparison."""
+
+    folder: Path
+    rows: list[Row]
+
+
+def compare(
+    methods: Sequence[str],
+    *,
+    repeats: int = 1,
+    data: str | Dataset = "digits",
+    out: str | Path | None = None,
+    watch: Watcher | None = None,
+    **setting: Any,
+) -> Compared:
+    """Compare methods; keywords are those of `Setting`."""
+    dataset = data if isinstance(data, Dataset) else None
+    name = data.name if isinstance(data, Dataset) else data
+    plan = Comparison(list(methods), Setting(data=name, **setting), repeats)
+    return start_comparison(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
+
+
+def start_comparison(
+    plan: Comparison, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Compared:
+    """Start a comparison in a new folder."""
+    dataset = dataset or data_room.load(plan.setting.data)
+    for _, experiment in plan.experiments():
+        Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    folder = out or free_folder(Path("runs") / "compare")
+    if (folder / FILE).exists():
+        raise BadInput(f"out = '{folder}': there is a comparison already; `tacit resume {folder}` continues it")
+    folder.mkdir(parents=True, exist_ok=True)
+    codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
+    return resume_comparison(folder, dataset=dataset, watch=watch)
+
+
+def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Compared:
+    """Run what is not finished yet; what is finished is read, not repeated."""
+    plan = read_comparison(folder)
+    dataset = dataset or data_room.load(plan.setting.data)
+    watch = watch or Nobody()
+    runs: dict[str, Run] = {}
+    for name, experiment in plan.experiments():
+        watch.begin(f"{name_of(experiment.method)}, seed {experiment.setting.seed}", experiment.method.rounds)
+        if (folder / name / "config.toml").exists():
+            runs[name] = Plan.of(experiment, dataset).conduct(RunDir.open(folder / name), watch)
+        else:
+            runs[name] = start(experiment, out=folder / name, dataset=dataset, watch=watch)
+    return Compared(folder, [_row(word, [runs[n] for n, _ in plan.runs_of(word)]) for word in plan.methods])
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """Read what a folder compares."""
+    try:
+        raw = json.loads((folder / FILE).read_text())
+        return Comparison(raw["methods"], validated(Setting, raw["setting"]), raw["repeats"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise BadInput(f"'{folder / FILE}': not a comparison ({e})") from None
+
+
+def _row(word: str, runs: Sequence[Run]) -> Row:
+    finals, lines = [r.final for r in runs], [r.metrics for r in runs]
+    return Row(
+        method=word,
+        accuracy=[f["accuracy"] for f in finals],
+        own_data=[f["own_data"].get("mean", float("nan")) for f in finals],
+        personal=finals[0]["personal"],
+        epsilon={k: max(f["epsilon"][k] for f in finals) for k in finals[0]["epsilon"]},
+        megabytes_up=float(np.mean([sum(x["bytes_up"] for x in m) for m in lines])) / 1e6,
+        seconds=float(np.mean([sum(x["seconds"] for x in m) for m in lines])),
+        why=runs[0].why,
+    )
+
+
+def with_common(word: str, common: dict[str, Any]) -> str:
+    """Add settings shared by all methods to a method word, where the method has them and the word does not."""
+    known = {f.name for f in fields(method_from_spec(word))}
+    given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
+    extra = [f"{k}={v}" for k, v in common.items() if k.partition(".")[0] in known and k not in given]
+    return word + ("," if ":" in word else ":") * bool(extra) + ",".join(extra)

@@ -1,0 +1,231 @@
+"""Conduct an experiment: data, network, engine, method, evaluation and checkpoints, in a run directory."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tacit import data as data_room
+from tacit import privacy
+from tacit.core import BadInput, Ledger, TacitError, params_of
+from tacit.data.examples import Dataset
+from tacit.data.federated import Federation, federate
+from tacit.data.partition import clients_of
+from tacit.engines.inprocess import engine as make_engine
+from tacit.engines.inprocess import processors
+from tacit.engines.node import Engine, World
+from tacit.methods import name_of
+from tacit.models import build, choose
+from tacit.run.drive import drive
+from tacit.run.evaluate import evaluate
+from tacit.run.experiment import Experiment, Setting, method_from_spec
+from tacit.run.rundir import RunDir, free_folder
+
+
+class Watcher(Protocol):
+    """Somebody who is told how a run goes."""
+
+    def begin(self, label: str, rounds: int) -> None: ...
+    def answered(self, done: int, of: int) -> None: ...
+    def finished_round(self, line: dict[str, Any], rounds: int) -> None: ...
+
+
+class Nobody:
+    """Watches silently."""
+
+    def begin(self, label: str, rounds: int) -> None:
+        """Ignore a start."""
+
+    def answered(self, done: int, of: int) -> None:
+        """Ignore a reply."""
+
+    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+        """Ignore a round."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished (or stopped) run, read from its directory."""
+
+    folder: Path
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One line per round."""
+        return RunDir.open(self.folder).metrics()
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last evaluated line."""
+        return next((line for line in reversed(self.metrics) if line["accuracy"] is not None), {})
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy after the last round, between 0 and 1."""
+        return float(self.final.get("accuracy", float("nan")))
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """Epsilon by unit and observer, such as ``example/server``."""
+        return dict(self.final.get("epsilon", {}))
+
+    @property
+    def why(self) -> str:
+        """Why epsilon is what it is, in one sentence."""
+        return privacy.reason(Ledger(RunDir.open(self.folder).ledger()))
+
+    @property
+    def experiment(self) -> Experiment:
+        """What ran."""
+        return RunDir.open(self.folder).experiment()
+
+
+def run(
+    method: Any,
+    *,
+    data: str | Dataset = "digits",
+    out: str | Path | None = None,
+    watch: Watcher | None = None,
+    **setting: Any,
+) -> Run:
+    """Run a method, given as an instance or a word such as ``"fedprox:mu=0.1"``; keywords are those of `Setting`."""
+    method = method_from_spec(method) if isinstance(method, str) else method
+    dataset = data if isinstance(data, Dataset) else None
+    name = data.name if isinstance(data, Dataset) else data
+    experiment = Experiment(method, Setting(data=name, **setting))
+    return start(experiment, out=Path(out) if out else None, dataset=dataset, watch=watch)
+
+
+def start(
+    experiment: Experiment, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Run:
+    """Start an experiment in a new run directory."""
+    plan = Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    folder = out or free_folder(Path("runs") / default_name(experiment))
+    return plan.conduct(RunDir.create(folder, plan.experiment), watch or Nobody())
+
+
+def resume(folder: str | Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Run:
+    """Continue a run from its last checkpoint; one that is finished is left as it is."""
+    directory = RunDir.open(Path(folder))
+    return Plan.of(directory.experiment(), dataset).conduct(directory, watch or Nobody())
+
+
+def default_name(experiment: Experiment) -> str:
+    """Return a run's name when none is given."""
+    s = experiment.setting
+    return f"{name_of(experiment.method)}-{Path(s.data).stem}-{s.split.replace(':', '')}-s{s.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with its data divided and its network built: everything checked, nothing run."""
+
+    experiment: Experiment
+    federation: Federation
+    model: torch.nn.Module
+    device: str
+    workers: int = field(default=0)
+
+    @classmethod
+    def of(cls, experiment: Experiment, dataset: Dataset | None = None) -> Plan:
+        """Prepare an experiment, refusing what cannot work."""
+        s = experiment.setting
+        dataset = dataset or data_room.load(s.data)
+        federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
+        if getattr(experiment.method, "pooled", False):
+            federation = federation.pooled()
+        if getattr(experiment.method, "per_round", 0) > len(federation.everyone):
+            raise BadInput(
+                f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
+                "the number of clients"
+            )
+        model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
+        device = _device(s.device)
+        workers = processors() if s.workers == "auto" else s.workers
+        experiment = replace(experiment, setting=resolved)
+        return cls(experiment, federation, model, device, 1 if device == "cuda" and s.workers == "auto" else workers)
+
+    def conduct(self, directory: RunDir, watch: Watcher) -> Run:
+        """Run from the last checkpoint, or from the start, to the end."""
+        directory.lock()
+        world = World(self.federation, self.model, self.experiment.setting.seed, directory.clients, self.device)
+        x0 = params_of(self.model)
+        try:
+            with closing(make_engine(world, self.workers)) as engine:
+                self._rounds(engine, directory, watch, self.experiment.method.init(x0))
+        finally:
+            directory.unlock()
+        return Run(directory.folder)
+
+    def _rounds(self, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
+        if (saved := directory.checkpoint()) is not None:
+            s, accepted = saved
+            engine.restore(accepted, directory.ledger())
+            directory.drop_metrics_after(s.round)
+        engine.on_release, engine.on_answer = directory.record, watch.answered
+        recorder = Recorder(self, engine, directory, watch)
+        last = s
+        try:
+            last = drive(self.experiment.method, engine, s, on_step=recorder.step)
+        except TacitError:
+            last = recorder.last or last
+            raise
+        finally:
+            directory.save_model(last.x)
+
+
+@dataclass
+class Recorder:
+    """Measures each round, writes its line, and saves the state."""
+
+    plan: Plan
+    engine: Engine
+    directory: RunDir
+    watch: Watcher
+    since: float = field(default_factory=time.perf_counter)
+    last: Any = None
+
+    def step(self, s: Any) -> None:
+        """Evaluate and save a new state. Metrics first: a line without its checkpoint is dropped on resume."""
+        method, setting = self.plan.experiment.method, self.plan.experiment.setting
+        seconds = time.perf_counter() - self.since
+        due = s.round % setting.eval_every == 0 or s.round >= method.rounds
+        parts = max(1, self.plan.workers)
+        scores = evaluate(method, s, self.engine, self.plan.federation, parts).line() if due else {}
+        line = {
+            "round": s.round,
+            "accuracy": None,
+            "loss": None,
+            **scores,
+            "epsilon": self._epsilon(setting.delta),
+            "bytes_up": self.engine.bytes_up,
+            "bytes_down": self.engine.bytes_down,
+            "seconds": round(seconds, 4),
+            **({"failed": self.engine.failed} if self.engine.failed else {}),
+        }
+        self.directory.add_metrics(line)
+        self.directory.save(s, self.engine.snapshot())
+        self.engine.mark_saved()
+        self.watch.finished_round(line, method.rounds)
+        self.engine.bytes_up = self.engine.bytes_down = 0
+        self.engine.failed, self.last, self.since = {}, s, time.perf_counter()
+
+    def _epsilon(self, delta: float) -> dict[str, float]:
+        return {
+            f"{unit}/{observer}": privacy.epsilon(self.engine.ledger, unit=unit, observer=observer, delta=delta)
+            for unit in privacy.UNITS
+            for observer in privacy.OBSERVERS
+        }
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device = 'cuda': there is no CUDA device here; allowed: auto, cpu")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"

@@ -1,0 +1,148 @@
+"""The run directory: the interface between a run and everything that reads it. Text and safetensors only."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors.torch import save as save_tensors
+
+from tacit import codec
+from tacit.core import BadInput, ClientId, Params, Release
+from tacit.engines.store import append_ledger, read_ledger
+from tacit.run.experiment import Experiment, read_experiment, to_toml
+
+
+class RunDir:
+    """A folder with config.toml, metrics.jsonl, ledger.jsonl, checkpoint/ and model.safetensors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clients = folder / "checkpoint" / "clients"
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, folder: Path, experiment: Experiment) -> RunDir:
+        """Make a new run directory; one that is there already is never touched."""
+        run = cls(folder)
+        if run._config.exists():
+            raise BadInput(f"out = '{folder}': there is a run already; `tacit resume {folder}` continues it")
+        try:
+            run.clients.mkdir(parents=True, exist_ok=True)
+            codec.write_atomically(run._config, to_toml(experiment).encode())
+        except OSError as e:
+            raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> RunDir:
+        """Open an existing run directory."""
+        run = cls(folder)
+        if not run._config.exists():
+            raise BadInput(f"'{folder}': not a run directory (there is no config.toml in it)")
+        return run
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "checkpoint" / "state.safetensors"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def lock(self) -> None:
+        """Refuse to let two processes write into one run. The lock ends with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # not on this platform
+            return
+        self._lock = (self.folder / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"'{self.folder}': another process is running it") from None
+
+    def unlock(self) -> None:
+        """Let others write."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def experiment(self) -> Experiment:
+        """Return what runs here."""
+        return read_experiment(self._config)
+
+    def checkpoint(self) -> tuple[Any, dict[ClientId, str]] | None:
+        """Return the last saved state and the engine's snapshot, if a round has been finished."""
+        if not self._state.exists():
+            return None
+        saved = codec.load(self._state)
+        return saved["state"], saved["accepted"]
+
+    def save(self, state: Any, accepted: dict[ClientId, str]) -> None:
+        """Replace the checkpoint in one step."""
+        codec.save({"state": state, "accepted": accepted}, self._state, durable=True)
+
+    def save_model(self, x: Params) -> None:
+        """Write the shared model's parameters as a plain safetensors file."""
+        codec.write_atomically(self.folder / "model.safetensors", save_tensors(dict(x)))
+
+    def ledger(self) -> list[Release]:
+        """Return every release so far."""
+        return read_ledger(self.folder / "ledger.jsonl")
+
+    def record(self, lines: Sequence[Release]) -> None:
+        """Add releases to the ledger."""
+        append_ledger(self.folder / "ledger.jsonl", lines)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl; one that a kill cut short is left out."""
+        if not self._metrics.exists():
+            return []
+        whole, _, _ = self._metrics.read_text().rpartition("\n")
+        try:
+            return [_restore(json.loads(line)) for line in whole.splitlines()]
+        except ValueError as e:
+            raise BadInput(f"'{self._metrics}': not a metrics file ({e})") from None
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Add the line of one round."""
+        with self._metrics.open("a") as f:
+            f.write(json.dumps(_plain(line)) + "\n")
+            f.flush()
+            os.fsync(f.fileno())
+
+    def drop_metrics_after(self, round: int) -> None:
+        """Forget lines of rounds that were measured but not saved before a kill: they will be run again."""
+        lines = [line for line in self.metrics() if line["round"] <= round]
+        text = "".join(json.dumps(_plain(line)) + "\n" for line in lines)
+        codec.write_atomically(self._metrics, text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: write it as a word."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _restore(v) for k, v in value.items()}
+    return math.inf if value == "inf" else value
+
+
+def free_folder(wanted: Path) -> Path:
+    """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that is not there yet."""
+    folder, n = wanted, 1
+    while folder.exists():
+        n += 1
+        folder = wanted.with_name(f"{wanted.name}-{n}")
+    return folder
