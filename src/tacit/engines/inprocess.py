@@ -30,7 +30,7 @@ from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_f
 AHEAD = 2  # requests a worker may have at a time: one it works on and one that waits, so it is never idle
 
 # A message is a word of four letters and a body. To a worker: the call of an ask, then heads to answer it for.
-CALL, ASK, LOOK, DIE = b"call", b"ask_", b"look", b"die_"
+CALL, ASK, LOOK, DIE, STOP = b"call", b"ask_", b"look", b"die_", b"stop"
 GOOD, FAIL = b"good", b"fail"  # from a worker: a packed result, or what went wrong
 
 
@@ -140,6 +140,8 @@ class Workers(Engine):
     def close(self) -> None:
         """End the worker processes."""
         for w in self.workers:
+            with contextlib.suppress(OSError):
+                w.line.send_bytes(STOP)
             w.line.close()
         for w in self.workers:
             w.process.join(timeout=2)
@@ -150,7 +152,7 @@ class Workers(Engine):
 
 
 def work(line: Connection, inherited: list[Connection], world: World, modules: list[str]) -> None:
-    """Answer requests until the line closes, which it does when the parent ends, however it ends."""
+    """Answer requests until told to stop, or until the line closes because the parent ended, however it ended."""
     for other in inherited:
         other.close()  # else this process would hold the lines of its siblings open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
@@ -165,6 +167,8 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
             word, body = blob[:4], blob[4:]
             if word == CALL:
                 call = unpack(body)
+            elif word == STOP:
+                return
             elif word == DIE:
                 os._exit(1)
             else:

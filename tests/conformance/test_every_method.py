@@ -1,0 +1,207 @@
+"""What every entry of the registry must satisfy on every engine, without being asked."""
+
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lab import Lab
+
+from tacit import privacy
+from tacit.codec import same
+from tacit.core import Fixed, Ledger, NonPrivate, Nothing, TooFewReplies, mean
+from tacit.engines.store import read_ledger
+from tacit.methods import METHODS
+from tacit.methods.fedavg import FedAvg, train
+from tacit.methods.scaffold import Scaffold
+from tacit.run.drive import drive
+
+quick = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(max_examples=40, deadline=None)
+
+
+def run_to_end(method, engine, lab):
+    return drive(method, engine, method.init(lab.x0))
+
+
+def test_nothing_survives_outside_the_state(method, lab):
+    """A generator that lives on gives the same run as one restarted from what was saved at each step."""
+    *_, alive = method.run(lab.serial(method), method.init(lab.x0))
+    assert same(alive, run_to_end(method, lab.serial(method), lab))
+
+
+def test_engines_agree_bit_for_bit(method, lab):
+    a, b = lab.serial(method), lab.workers(method)
+    assert same(run_to_end(method, a, lab), run_to_end(method, b, lab))
+    assert a.ledger == b.ledger
+    assert (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
+    assert a.bytes_up > 0
+
+
+def test_a_run_does_not_depend_on_the_number_of_workers_or_the_global_generator(method, lab):
+    torch.manual_seed(1)
+    one = run_to_end(method, lab.workers(method, count=1), lab)
+    torch.manual_seed(2)
+    assert same(one, run_to_end(method, lab.workers(method, count=3), lab))
+
+
+@given(cut=st.integers(0, 3), server_dies=st.booleans())
+@quick
+def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
+    """Also when the clients had worked on the next round already and the server died before saving it."""
+    whole, folder = lab.serial(method), lab.fresh()
+    want = run_to_end(method, whole, lab)
+    first = lab.serial(method, folder=folder)
+    s = drive(method, first, method.init(lab.x0), stop_after=cut, on_step=lambda s: first.mark_saved())
+    snapshot, lines = first.snapshot(), list(first.ledger)
+    if server_dies:
+        next(method.run(first, s), None)
+        lines = list(first.ledger)
+    second = lab.serial(method, folder=folder)
+    second.restore(snapshot, lines)
+    assert same(want, drive(method, second, s))
+    assert set(second.ledger) == set(whole.ledger)
+
+
+clients = [str(i) for i in range(6)]
+schedules = st.dictionaries(
+    st.tuples(st.sampled_from(clients), st.integers(0, 5)), st.sampled_from(["crash", "lost"]), max_size=12
+)
+
+
+def faulty(engine_of, method, lab, table):
+    """Return the last state under faults and the engine, or None where too few replied."""
+    engine = engine_of(method, lambda client, t: table.get((client, t)))
+    try:
+        return run_to_end(method, engine, lab), engine
+    except TooFewReplies:
+        return None, engine
+
+
+@given(table=schedules)
+@quick
+def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, lab, table):
+    """Nothing of a reply that did not arrive may have an effect later, at the server or at the client."""
+    crashed = {place: "crash" for place in table}
+    a, _ = faulty(lab.serial, method, lab, table)
+    b, _ = faulty(lab.serial, method, lab, crashed)
+    assert (a is None) == (b is None)
+    assert a is None or same(a, b)
+
+
+@given(table=schedules)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_engines_agree_under_faults(lab, table):
+    method = Scaffold(rounds=4, per_round=4)
+    a, b = faulty(lab.serial, method, lab, table), faulty(lab.workers, method, lab, table)
+    assert (a[0] is None) == (b[0] is None)
+    assert a[0] is None or same(a[0], b[0])
+    assert a[1].ledger == b[1].ledger
+
+
+def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, lab):
+    if getattr(method, "pooled", False):
+        pytest.skip("one client: nobody is left when it dies")
+    victim = lab.serial(method).sample(Fixed(4), 1).ids[0]
+    a, _ = faulty(lab.serial, method, lab, {(victim, 1): "crash"})
+    b, engine = faulty(lab.workers, method, lab, {(victim, 1): "die"})
+    assert same(a, b)
+    assert engine.failed == {victim: "its process ended with 1"}
+    assert all(w.process.is_alive() for w in engine.workers)
+
+
+def variate_gap(s, engine, lab):
+    """How far SCAFFOLD's server variate is from the mean of what the clients hold."""
+    zero = lab.x0.zeros()
+    kept = [engine.world.store(i).kept(engine.accepted.get(i)).get("c", zero) for i in engine.everyone]
+    return (mean(kept) - s.c).norm() / (1 + s.c.norm())
+
+
+@given(table=schedules)
+@thorough
+def test_scaffold_server_variate_is_the_mean_of_client_variates(table):
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(Path(folder) / "lab")
+        s, engine = faulty(lab.serial, Scaffold(rounds=6, per_round=4), lab, table)
+        assert s is None or variate_gap(s, engine, lab) < 1e-5
+
+
+def test_the_scaffold_check_notices_state_that_is_kept_without_acceptance(lab):
+    method = Scaffold(rounds=1)
+    s, engine = faulty(lab.serial, method, lab, {("1", 0): "lost"})
+    assert variate_gap(s, engine, lab) < 1e-5
+    engine.accepted["1"] = "scaffold.train@0"
+    assert variate_gap(s, engine, lab) > 1e-3
+
+
+def test_silence_is_infinite(method, lab):
+    """No method gets a finite epsilon for having said nothing; one that sends nothing says so in its ledger."""
+    engine = lab.serial(method)
+    run_to_end(method, engine, lab)
+    assert len(engine.ledger) > 0
+    sends_nothing = all(isinstance(line.event, Nothing) for line in engine.ledger)
+    assert sends_nothing == (type(method) is METHODS["local"])
+    for unit in privacy.UNITS:
+        for observer in privacy.OBSERVERS:
+            got = privacy.epsilon(engine.ledger, unit=unit, observer=observer, delta=1e-5)
+            assert got == (0.0 if sends_nothing else math.inf)
+            assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
+
+
+def test_every_participation_has_a_line_with_its_owner(method, lab):
+    engine = lab.serial(method)
+    run_to_end(method, engine, lab)
+    lines = {(line.owner, line.round) for line in engine.ledger}
+    law = Fixed(4) if not getattr(method, "pooled", False) else Fixed(1)
+    assert {(i, t) for t in range(3) for i in engine.sample(law, t).ids} <= lines
+
+
+def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(lab):
+    engine = lab.serial(FedAvg(), lambda i, t: "lost" if (i, t) == ("3", 0) else None)
+    s = drive(FedAvg(rounds=1), engine, FedAvg().init(lab.x0))
+    assert "3" not in {line.owner for line in engine.ledger}  # the server does not know yet
+    own = read_ledger(engine.world.store("3").folder / "ledger.jsonl")
+    assert [line.round for line in own] == [0]  # the client does
+    drive(FedAvg(rounds=2), engine, s)
+    assert [line.round for line in engine.ledger if line.owner == "3"] == [0, 1]  # told with its next reply
+
+
+def test_a_forgotten_phase_guard_is_caught(lab):
+    class Loops(FedAvg):
+        def run(self, cohort, s):
+            yield s
+
+    with pytest.raises(RuntimeError, match="guard"):
+        run_to_end(Loops(), lab.serial(FedAvg()), lab)
+
+
+def test_a_hidden_local_is_caught(lab):
+    """The check against amnesia notices momentum that a method keeps outside its state."""
+
+    class Forgetful(FedAvg):
+        def run(self, cohort, s):
+            momentum = s.x.zeros()
+            for t in range(s.round, self.rounds):
+                replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(Fixed(3), t))
+                momentum = 0.9 * momentum + mean(r.dx for r in replies)
+                s = replace(s, x=s.x + momentum, round=t + 1)
+                yield s
+
+    method = Forgetful(rounds=3)
+    *_, alive = method.run(lab.serial(method), method.init(lab.x0))
+    assert not same(alive, run_to_end(method, lab.serial(method), lab))
+
+
+def test_all_or_nothing_below_need(lab):
+    """A round that fails accepts no reply, so clients that did answer keep what they had."""
+    method = Scaffold(rounds=2, per_round=4)
+    ids = lab.serial(method).sample(Fixed(4), 1).ids
+    engine = lab.serial(method, lambda i, t: "crash" if t == 1 and i in ids[:3] else None)
+    with pytest.raises(TooFewReplies, match=r"round 2: 1 of 4 clients replied"):
+        run_to_end(method, engine, lab)
+    assert {v for v in engine.accepted.values()} == {"scaffold.train@0"}
+    assert any(line.round == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger)

@@ -1,0 +1,68 @@
+"""A small world for conformance tests: six clients of unequal sizes, four features, three classes."""
+
+import itertools
+import shutil
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from tacit.core import params_of
+from tacit.data.examples import Dataset, Examples
+from tacit.data.federated import Federation
+from tacit.data.partition import Split
+from tacit.engines.inprocess import Workers
+from tacit.engines.node import Serial, World, no_fault
+from tacit.methods import METHODS
+from tacit.models import build
+
+SEED = 7
+SIZES = (6, 9, 12, 15, 18, 21)
+
+
+def federation():
+    rng = np.random.default_rng(0)
+    n = sum(SIZES)
+    y = rng.integers(0, 3, n)
+    x = rng.normal(size=(n, 4)) + np.eye(3, 4)[y]
+    examples = Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+    edges = [0, *itertools.accumulate(SIZES)]
+    rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(edges))
+    return Federation(Dataset("tiny", examples, examples, ("a", "b", "c")), Split(train=rows, test=rows), SEED)
+
+
+class Lab:
+    """Makes engines whose clients live in folders that outlast the engine."""
+
+    def __init__(self, folder):
+        self.folder, self.count, self.open = folder, 0, []
+        self.model = build("mlp", (4,), 3, SEED)
+        self.x0 = params_of(self.model)
+
+    def world(self, method, folder):
+        fed = federation()
+        return World(fed.pooled() if getattr(method, "pooled", False) else fed, self.model, SEED, folder)
+
+    def fresh(self):
+        self.count += 1
+        return self.folder / str(self.count)
+
+    def serial(self, method, fault=no_fault, folder=None):
+        return Serial(self.world(method, folder or self.fresh()), fault)
+
+    def workers(self, method, fault=no_fault, folder=None, count=2):
+        engine = Workers(self.world(method, folder or self.fresh()), count, fault)
+        self.open.append(engine)
+        return engine
+
+    def close(self):
+        for engine in self.open:
+            engine.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def small(name, rounds=3):
+    """A method of the registry with few rounds, four clients each."""
+    cls = METHODS[name]
+    names = {f.name for f in fields(cls)}
+    return cls(**{"rounds": rounds} | ({"per_round": 4} if "per_round" in names else {}))
