@@ -205,3 +205,13 @@ def test_all_or_nothing_below_need(lab):
         run_to_end(method, engine, lab)
     assert {v for v in engine.accepted.values()} == {"scaffold.train@0"}
     assert any(line.round == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger)
+
+
+def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):
+    method = FedAvg(rounds=2)
+    engine = lab.workers(method)
+    s = drive(method, engine, method.init(lab.x0), stop_after=1)
+    engine.workers[0].process.kill()
+    engine.workers[0].process.join()
+    assert same(drive(method, engine, s), run_to_end(method, lab.serial(method), lab))
+    assert not engine.failed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from dataclasses import is_dataclass
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro import _errors as tyro_errors
@@ -17,30 +19,51 @@ T = TypeVar("T")
 def parse(cls: type[T], args: Sequence[str], *, prog: str, about: str, default: T | None = None) -> T:
     """Return ``cls`` filled from flags, or raise :class:`BadInput`; ``--help`` prints help and exits."""
     given: dict[str, Any] = {} if default is None else {"default": default}
-    with tyro_errors.on_parse_error(_refuse):
+
+    def refuse(event: tyro_errors.ParseErrorEvent) -> None:
+        raise BadInput(_line(event, _flags(cls)))
+
+    with tyro_errors.on_parse_error(refuse):
         filled: T = tyro.cli(cls, args=list(args), prog=prog, description=about, **given)
     return filled
 
 
-def _refuse(event: tyro_errors.ParseErrorEvent) -> None:
-    raise BadInput(_line(event))
+def _flags(cls: Any, prefix: str = "--") -> list[str]:
+    """Return all flags of a dataclass, nested ones included."""
+    found = []
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        word = next((m.name for m in marks if getattr(m, "name", None) is not None), name.replace("_", "-"))
+        if is_dataclass(kind):
+            found += _flags(kind, f"{prefix}{word}." if word else prefix)
+        elif get_origin(hint) is not ClassVar:
+            found.append(prefix + word)
+    return found
 
 
-def _line(event: tyro_errors.ParseErrorEvent) -> str:
+def _line(event: tyro_errors.ParseErrorEvent, known: Sequence[str]) -> str:
     """Put a refusal by tyro into our words: the flag, the value, what is allowed."""
     if isinstance(event, tyro_errors.UnrecognizedArgs):
-        return f"{event.tokens[0]}: unknown option; `{event.prog} --help` lists them"
+        near = difflib.get_close_matches(event.tokens[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"`{event.prog} --help` lists them"
+        return f"{event.tokens[0]}: unknown option; {hint}"
     if isinstance(event, tyro_errors.InvalidChoice):
         return f"{_flag(event.argument)} = {event.value!r}: allowed: {', '.join(event.choices)}"
     if isinstance(event, tyro_errors.InstantiationFailure):
         if event.argument is None:
             return event.message
         value = re.search(r"'[^']*'", event.message)
-        wanted = event.argument.lowered.metavar
-        return f"{_flag(event.argument)} = {value.group() if value else '?'}: must be {wanted}"
+        return f"{_flag(event.argument)} = {value.group() if value else '?'}: must be {_wanted(event.argument)}"
     if isinstance(event, tyro_errors.BadValue):
-        return f"{_flag(event.argument)}: needs a value, {event.argument.lowered.metavar}"
+        return f"{_flag(event.argument)}: needs a value, {_wanted(event.argument)}"
     return f"{type(event).__name__}; see `{event.prog} --help`"
+
+
+def _wanted(argument: Any) -> str:
+    """Say in words what a flag takes."""
+    words = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path", "STR": "a word"}
+    kinds = [kind.strip("{}") for kind in str(argument.lowered.metavar).split("|") if kind != "{None}"]
+    return " or ".join(words.get(kind, kind) for kind in kinds)
 
 
 def _flag(argument: Any) -> str:

@@ -57,7 +57,7 @@ def _guarded(command: str, args: list[str]) -> int:
         module, _, function = COMMANDS[command][0].partition(":")
         getattr(importlib.import_module(module), function)(args)
     except TacitError as e:
-        print(f"tacit: {e}", file=sys.stderr)
+        print(f"tacit: {' '.join(str(e).splitlines())}", file=sys.stderr)
         return e.exit_code
     except OSError as e:
         print(f"tacit: {e.filename or command}: {e.strerror or e}", file=sys.stderr)

@@ -128,13 +128,15 @@ def split(args: Sequence[str]) -> None:
     """Draw who holds what."""
     schemes = "\n".join(f"  {usage:24} {about}" for usage, about in SCHEMES.items())
     given = parse(SplitFlags, args, prog="tacit split", about=f"Draw who holds what. Schemes:\n{schemes}")
+    if not given.out.name:
+        raise BadInput(f"out = '{given.out}': must be the name of a picture, such as split.png")
     dataset = load(given.data)
     federation = federate(dataset, given.split, clients=clients_of(given.split, given.clients), seed=given.seed)
     counts = federation.counts()
     print(text_split(counts))
     title = f"{given.data}, {given.split}, seed {given.seed}"
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = draw_split(counts, dataset.classes, given.out.with_suffix(""), title)
+    png, svg = draw_split(counts, dataset.classes, given.out, title)
     print(f"picture: {png}, {svg}")
 
 

@@ -61,8 +61,8 @@ def some(per_round: int) -> Law:
 
 def check_rounds(rounds: int, per_round: int) -> None:
     """Refuse a negative number of rounds or of clients a round."""
-    check_number("rounds", rounds, at_least=0)
-    check_number("per_round", per_round, at_least=0)
+    check_number("rounds", rounds, at_least=0, whole=True)
+    check_number("per_round", per_round, at_least=0, whole=True)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def check_number(
     above: float = -math.inf,
     at_most: float = math.inf,
     below: float = math.inf,
+    whole: bool = False,
 ) -> None:
     """Refuse a number outside its range (or NaN) with a line that names field, value and range.
 
@@ -50,11 +51,12 @@ def check_number(
     Traceback (most recent call last):
     tacit.core.errors.BadInput: lr = -1.0: must be above 0
     """
-    if value >= at_least and value > above and value <= at_most and value < below:
+    if value >= at_least and value > above and value <= at_most and value < below and not (whole and value % 1):
         return
     bounds = [("at least", at_least), ("above", above), ("at most", at_most), ("below", below)]
-    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound)) or "a number"
-    raise BadInput(f"{field} = {value}: must be {allowed}")
+    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
+    kind = "a whole number " if whole and value % 1 else "finite and " if math.isinf(value) else ""
+    raise BadInput(f"{field} = {value}: must be {kind}{allowed or 'a number'}")
 
 
 def check_choice(field: str, value: str, allowed: Iterable[str]) -> None:

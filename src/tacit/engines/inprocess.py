@@ -75,14 +75,24 @@ class Workers(Engine):
         theirs.close()
         return Worker(process, ours)
 
+    def _replace(self, dead: Worker, call: bytes) -> Worker:
+        dead.line.close()
+        dead.process.join()
+        fresh = self._start()
+        fresh.line.send_bytes(CALL + call)
+        return fresh
+
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Keep every worker busy until all heads are answered; the largest clients go first, to end together."""
         faults = {h.client: self.fault(h.client, h.round) if kind == "ask" else None for h in heads}
         got: dict[ClientId, bytes] = {}
         failed: dict[ClientId, str] = {i: "crash" for i, f in faults.items() if f == "crash"}
         todo = deque(sorted((h for h in heads if h.client not in failed), key=lambda h: -self.sizes.get(h.client, 0)))
-        for w in self.workers:
-            w.line.send_bytes(CALL + call)
+        for at, w in enumerate(self.workers):
+            try:
+                w.line.send_bytes(CALL + call)
+            except OSError:  # it died while it had nothing to do
+                self.workers[at] = self._replace(w, call)
         while todo or any(w.waiting for w in self.workers):
             self._hand_out(todo, lambda head: DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK)
             for line in wait([w.line for w in self.workers if w.waiting]):
@@ -99,7 +109,8 @@ class Workers(Engine):
             for w in self.workers:
                 if todo and len(w.waiting) < ahead:
                     w.waiting.append(head := todo.popleft())
-                    w.line.send_bytes(word(head) + pack(head))
+                    with contextlib.suppress(OSError):  # a worker that has died is noticed when its answer is due
+                        w.line.send_bytes(word(head) + pack(head))
 
     def _receive(
         self, w: Worker, call: bytes, todo: deque[Head], got: dict[ClientId, bytes], failed: dict[ClientId, str]
@@ -108,12 +119,9 @@ class Workers(Engine):
         try:
             blob = w.line.recv_bytes()
         except (EOFError, OSError):
-            w.process.join()
+            self.workers[self.workers.index(w)] = self._replace(w, call)
             failed[w.waiting.popleft().client] = f"its process ended with {w.process.exitcode}"
             todo.extendleft(reversed(w.waiting))
-            w.line.close()
-            self.workers[self.workers.index(w)] = fresh = self._start()
-            fresh.line.send_bytes(CALL + call)
             return
         head = w.waiting.popleft()
         if blob[:4] == GOOD:

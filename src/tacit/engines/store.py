@@ -69,11 +69,11 @@ def read_ledger(file: Path) -> list[Release]:
     """Read a ledger file; a last line cut short by a kill never left this process, so it is dropped."""
     if not file.exists():
         return []
-    text = file.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        codec.write_atomically(file, whole.encode())
     try:
+        text = file.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            codec.write_atomically(file, whole.encode())
         return [from_json(json.loads(line)) for line in whole.splitlines()]
     except (ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{file}: not a ledger ({type(e).__name__}: {e})") from None

@@ -33,11 +33,11 @@ class SGD:
     weight_decay: float = 0.0  # L2 penalty on every parameter
 
     def __post_init__(self) -> None:
-        check_number("lr", self.lr, above=0)
-        check_number("epochs", self.epochs, at_least=1)
-        check_number("batch", self.batch, at_least=1)
-        check_number("momentum", self.momentum, at_least=0, below=1)
-        check_number("weight_decay", self.weight_decay, at_least=0)
+        check_number("sgd.lr", self.lr, above=0)
+        check_number("sgd.epochs", self.epochs, at_least=1, whole=True)
+        check_number("sgd.batch", self.batch, at_least=1, whole=True)
+        check_number("sgd.momentum", self.momentum, at_least=0, below=1)
+        check_number("sgd.weight_decay", self.weight_decay, at_least=0)
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction | None = None, loss: Loss = cross_entropy

@@ -1,4 +1,7 @@
-"""Centralised training: all data in one place. Not federated and not private: the ceiling for the others."""
+"""Centralised training: all data in one place. Not federated and not private: the ceiling for the others.
+
+Noise that a split adds to clients' inputs, and private label orders, are left out: the pooled data are the originals.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """FedMix (Yoon et al. 2021, Algorithm 2): mixup with other clients' mean batches, to first order.
 
-Once, every client shares the means (x_bar, y_bar) of groups of M of its examples. Local loss, equation 5, with the
-derivative taken at (1 - lam) x:
+Once, every client shares the means (x_bar, y_bar) of groups of M of its examples. Local loss (Proposition 1), with
+the derivative of l(f(x), y) taken at (1 - lam) x:
     (1 - lam) l(f((1 - lam) x), y) + lam l(f((1 - lam) x), y_bar) + lam <dl/dx, x_bar>
-Difference from the paper: a client may draw its own means too, as the server does not say whose they are.
+Differences from the paper: a client may draw its own means too, as the server does not say whose they are. Code that
+differentiates the scaled first term instead has lam (1 - lam) before the last one; the two agree to first order.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class FedMix:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("lam", self.lam, at_least=0, below=1)
-        check_number("M", self.M, at_least=1)
+        check_number("M", self.M, at_least=1, whole=True)
 
     def init(self, x0: Params) -> State:
         return State(x0)

@@ -52,8 +52,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
         model = _own(name, shape, classes) if ":" in name else _ours(name, shape, classes)
-    _check_buffers(name, model)
-    _check_output(name, model, shape, classes)
+        _check_buffers(name, model)
+        _check_output(name, model, shape, classes)  # lazy layers are made here, so within the same seed
+    _check_trainable(name, model, shape)
     return model
 
 
@@ -75,29 +76,42 @@ def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         make = getattr(importlib.import_module(module), attribute)
         wanted = inspect.signature(make).parameters
         model = make(**{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted})
-    except (ImportError, AttributeError, TypeError, ValueError) as e:
-        raise BadInput(f"model = {name!r}: cannot be made ({type(e).__name__}: {e})") from None
+    except Exception as e:  # it is the user's code: anything can happen
+        raise BadInput(f"model = {name!r}: cannot be made ({type(e).__name__}: {' '.join(str(e).split())})") from None
     if not isinstance(model, nn.Module):
         raise BadInput(f"model = {name!r}: must make a torch.nn.Module, not a {type(model).__name__}")
     return model
 
 
 def _check_buffers(name: str, model: nn.Module) -> None:
-    """Refuse running statistics: they are not trained, cannot be averaged like parameters, and mix examples."""
+    """Refuse batch norm, which mixes examples, and running statistics, which are neither trained nor averaged."""
     for part, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+        running = isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
+        if running or isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise BadInput(
-                f"model = {name!r}: layer {part!r} is a {type(module).__name__} with running statistics; "
-                "use nn.GroupNorm, or track_running_stats=False"
+                f"model = {name!r}: layer {part!r} is a {type(module).__name__}, which mixes examples or keeps "
+                "running statistics; use nn.GroupNorm"
             )
+
+
+def _check_trainable(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
+    """Refuse a network with nothing to train, or with parameters that its output does not depend on."""
+    weights = {k: p for k, p in model.named_parameters() if p.requires_grad}
+    if not weights:
+        raise BadInput(f"model = {name!r}: has no trainable parameters")
+    scores = model(torch.zeros(1, *shape)).sum()
+    for part, g in zip(weights, torch.autograd.grad(scores, list(weights.values()), allow_unused=True), strict=True):
+        if g is None:
+            raise BadInput(f"model = {name!r}: parameter {part!r} has no effect on the output; remove or freeze it")
 
 
 def _check_output(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     try:
         with torch.no_grad():
             got = tuple(model.eval()(torch.zeros(2, *shape)).shape)
-    except (RuntimeError, ValueError, TypeError) as e:
-        raise BadInput(f"model = {name!r}: does not take inputs of shape {shape} ({str(e).splitlines()[0]})") from None
+    except Exception as e:  # the network may be the user's own: anything can happen
+        why = f"{type(e).__name__}: {e}".splitlines()[0]
+        raise BadInput(f"model = {name!r}: does not take inputs of shape {shape} ({why})") from None
     if got != (2, classes):
         raise BadInput(
             f"model = {name!r}: gives scores of shape {got} for 2 inputs; {classes} classes need (2, {classes})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Comparison:
     """What is compared: method words such as ``fedprox:mu=0.1``, run with ``repeats`` seeds each."""
 
     methods: list[str]
-    setting: Setting
+    setting: Setting = field(default_factory=Setting)
     repeats: int = 1
 
     def __post_init__(self) -> None:
@@ -99,12 +99,16 @@ def start_comparison(
     """Start a comparison in a new folder."""
     dataset = dataset or data_room.load(plan.setting.data)
     for _, experiment in plan.experiments():
+        check_number("rounds", experiment.method.rounds, at_least=1)
         Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
     folder = out or free_folder(Path("runs") / "compare")
-    if (folder / FILE).exists():
-        raise BadInput(f"out = '{folder}': there is a comparison already; `tacit resume {folder}` continues it")
-    folder.mkdir(parents=True, exist_ok=True)
-    codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
+    if (folder / FILE).exists() or (folder / "config.toml").exists():
+        raise BadInput(f"out = '{folder}': there is a run or comparison; `tacit resume {folder}` continues it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
+    except OSError as e:
+        raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
     return resume_comparison(folder, dataset=dataset, watch=watch)
 
 
@@ -126,10 +130,10 @@ def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Wa
 def read_comparison(folder: Path) -> Comparison:
     """Read what a folder compares."""
     try:
-        raw = json.loads((folder / FILE).read_text())
-        return Comparison(raw["methods"], validated(Setting, raw["setting"]), raw["repeats"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        plan: Comparison = validated(Comparison, json.loads((folder / FILE).read_text()))
+    except (OSError, ValueError, AttributeError) as e:
         raise BadInput(f"'{folder / FILE}': not a comparison ({e})") from None
+    return plan
 
 
 def _row(word: str, runs: Sequence[Run]) -> Row:

@@ -12,7 +12,7 @@ import torch
 
 from tacit import data as data_room
 from tacit import privacy
-from tacit.core import BadInput, Ledger, TacitError, params_of
+from tacit.core import BadInput, Ledger, params_of
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.partition import clients_of
@@ -165,20 +165,18 @@ class Plan:
         return Run(directory.folder)
 
     def _rounds(self, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
-        if (saved := directory.checkpoint()) is not None:
-            s, accepted = saved
-            engine.restore(accepted, directory.ledger())
-            directory.drop_metrics_after(s.round)
+        saved, accepted = directory.checkpoint() or (s, {})
+        if not _alike(saved, s):
+            raise BadInput(f"'{directory.folder}': its checkpoint is not of the method and network in config.toml")
+        s = saved
+        engine.restore(accepted, directory.ledger())  # a kill before the first checkpoint leaves releases, too
+        directory.drop_metrics_after(s.round)
         engine.on_release, engine.on_answer = directory.record, watch.answered
         recorder = Recorder(self, engine, directory, watch)
-        last = s
         try:
-            last = drive(self.experiment.method, engine, s, on_step=recorder.step)
-        except TacitError:
-            last = recorder.last or last
-            raise
-        finally:
-            directory.save_model(last.x)
+            drive(self.experiment.method, engine, s, on_step=recorder.step)
+        finally:  # however it ends, the model is that of the last checkpoint
+            directory.save_model((recorder.last or s).x)
 
 
 @dataclass
@@ -223,6 +221,12 @@ class Recorder:
             for unit in privacy.UNITS
             for observer in privacy.OBSERVERS
         }
+
+
+def _alike(saved: Any, fresh: Any) -> bool:
+    """Tell whether two states are of the same kind, with a shared model of the same shape."""
+    shapes = [{k: v.shape for k, v in s.x.items()} if isinstance(s, type(fresh)) else None for s in (saved, fresh)]
+    return shapes[0] == shapes[1]
 
 
 def _device(wanted: str) -> str:

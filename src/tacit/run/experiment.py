@@ -48,7 +48,8 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
     """Build a dataclass from plain values, or say which field is wrong and what it takes."""
     _check_keys(cls, raw, where)
     try:
-        return TypeAdapter(cls).validate_json(json.dumps(raw), strict=True)  # strict Python mode takes no plain dicts
+        text = json.dumps(raw, default=str)  # strict Python mode takes no plain dicts
+        return TypeAdapter(cls).validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
@@ -71,6 +72,8 @@ def _check_keys(cls: type[Any], raw: dict[str, Any], where: str) -> None:
 
 def method_from(raw: dict[str, Any] | str) -> Any:
     """Build a method from ``{"name": "fedavg", "rounds": 5}``, or from its name alone."""
+    if not isinstance(raw, str | dict):
+        raise BadInput(f"method = {raw!r}: must be a table with name = one of {', '.join(METHODS)}")
     given = {"name": raw} if isinstance(raw, str) else dict(raw)
     if "name" not in given:
         raise BadInput(f"method.name: missing; allowed: {', '.join(METHODS)}")
@@ -109,7 +112,7 @@ def experiment_from(raw: dict[str, Any]) -> Experiment:
 def read_experiment(file: Path) -> Experiment:
     """Read an experiment file."""
     try:
-        return experiment_from(tomllib.loads(file.read_text()))
+        return experiment_from(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as e:
         raise BadInput(f"{file}: cannot be read ({e.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
@@ -134,7 +137,7 @@ def _value(v: Any) -> str:
     if isinstance(v, bool):
         return str(v).lower()
     if isinstance(v, str):
-        return '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(v, ensure_ascii=False)  # its escapes are those of TOML
     if isinstance(v, list | tuple):
         return f"[{', '.join(map(_value, v))}]"
     return repr(v)

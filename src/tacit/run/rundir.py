@@ -29,7 +29,7 @@ class RunDir:
     def create(cls, folder: Path, experiment: Experiment) -> RunDir:
         """Make a new run directory; one that is there already is never touched."""
         run = cls(folder)
-        if run._config.exists():
+        if any(file.exists() for file in (run._config, run._state, run._metrics)):
             raise BadInput(f"out = '{folder}': there is a run already; `tacit resume {folder}` continues it")
         try:
             run.clients.mkdir(parents=True, exist_ok=True)
@@ -68,6 +68,7 @@ class RunDir:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self.unlock()
             raise BadInput(f"'{self.folder}': another process is running it") from None
 
     def unlock(self) -> None:
@@ -84,7 +85,10 @@ class RunDir:
         if not self._state.exists():
             return None
         saved = codec.load(self._state)
-        return saved["state"], saved["accepted"]
+        try:
+            return saved["state"], saved["accepted"]
+        except (KeyError, TypeError):
+            raise BadInput(f"'{self._state}': not a checkpoint") from None
 
     def save(self, state: Any, accepted: dict[ClientId, str]) -> None:
         """Replace the checkpoint in one step."""
@@ -106,11 +110,15 @@ class RunDir:
         """Return the lines of metrics.jsonl; one that a kill cut short is left out."""
         if not self._metrics.exists():
             return []
-        whole, _, _ = self._metrics.read_text().rpartition("\n")
         try:
-            return [_restore(json.loads(line)) for line in whole.splitlines()]
+            whole, _, _ = self._metrics.read_text().rpartition("\n")
+            lines = [_restore(json.loads(line)) for line in whole.splitlines()]
         except ValueError as e:
             raise BadInput(f"'{self._metrics}': not a metrics file ({e})") from None
+        for n, line in enumerate(lines, 1):
+            if not (isinstance(line, dict) and {"round", "accuracy", "epsilon"} <= line.keys()):
+                raise BadInput(f"'{self._metrics}': not a metrics file (line {n} is not the line of a round)")
+        return lines
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Add the line of one round."""
@@ -127,16 +135,16 @@ class RunDir:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: write it as a word."""
+    """JSON has no infinity and no NaN: write them as words."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _restore(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _restore(v) for k, v in value.items()}
-    return math.inf if value == "inf" else value
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def free_folder(wanted: Path) -> Path:
