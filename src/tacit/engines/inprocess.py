@@ -8,6 +8,7 @@ copied), one network, and whatever client it is asked to be at the moment.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -165,6 +166,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
         other.close()  # else this process would hold the lines of its siblings open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     torch.set_num_threads(1)
+    keep_memory()
     for module in modules:
         importlib.import_module(module)
     world.model.to(world.device)
@@ -183,6 +185,17 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
                 line.send_bytes(attempt(world, "ask" if word == ASK else "look", unpack(body), call))
         except (EOFError, OSError):
             return
+
+
+def keep_memory() -> None:
+    """Let glibc keep freed memory instead of giving it back: a training step asks for the same blocks again.
+
+    Without it every step faults in its activations anew, which costs 15-20% of the time of a small CNN.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
 
 
 def attempt(world: World, kind: str, head: Head, call: Any) -> bytes:

@@ -1,0 +1,380 @@
+"""The sum of gradients clipped example by example, in one backward pass.
+
+Autograd adds the examples' gradients up before anybody can clip them. So each layer with parameters is replaced, while
+a loss is computed, by a tap: it passes the gradient on to the layer below as usual, but notes its input and the
+gradient of its output instead of forming the weight's gradient. From the two follows every example's own gradient
+G_i = A_i^T U_i. It is formed once (as much work as the usual weight gradient), its norm is taken, and sum_i c_i G_i is
+read off. Where G_i would be large and the layer sees few positions, the norm comes from Gram matrices instead,
+||G_i||^2 = <A_i A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.core import BadInput
+
+PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
+LARGE = 1 << 17  # numbers in one example's gradient of one weight above which Gram matrices are considered
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One parameter's gradients: the squared norm for each example, and the sum for given weights."""
+
+    parameter: nn.Parameter
+    squares: Tensor
+    weighted: Callable[[Tensor], Tensor]
+
+
+def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
+    """Return the piece of gradients that are formed already, one per example."""
+    flat = G.flatten(1)
+    squares = torch.linalg.vector_norm(flat, dim=1).square()
+    return Piece(parameter, squares, lambda c: (c @ flat).view(G.shape[1:]))
+
+
+def product(parameter: nn.Parameter, A: Tensor, U: Tensor, shape: Callable[[Tensor], Tensor]) -> Piece:
+    """Return the piece of G_i = A_i^T U_i, with A (n, positions, out) and U (n, positions, in)."""
+    n, positions, out = A.shape
+    inside = U.shape[2]
+    if positions == 1:
+        a, u = A[:, 0], U[:, 0]
+        squares = a.square().sum(1) * u.square().sum(1)
+        return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
+    if out * inside > LARGE and positions * (out + inside) < 2 * out * inside:
+        squares = ((A @ A.mT) * (U @ U.mT)).sum((1, 2))
+        return Piece(parameter, squares, lambda c: shape((c[:, None, None] * A).flatten(0, 1).t() @ U.flatten(0, 1)))
+    G = torch.bmm(A.mT, U)
+    squares = torch.linalg.vector_norm(G.view(n, -1), dim=1).square()
+    return Piece(parameter, squares, lambda c: shape((c @ G.view(n, -1)).view(out, inside)))
+
+
+class Layer(ABC):
+    """How one kind of module computes, passes gradients on, and yields each example's gradients."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def before(self, x: Tensor) -> Tensor:
+        """Do what comes before the parameters and is left to autograd."""
+        return x
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output."""
+
+    @abstractmethod
+    def input_grad(self, x: Tensor, g: Tensor) -> Tensor | None:
+        """Return the gradient of the input."""
+
+    @abstractmethod
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        """Return the weight's piece."""
+
+    def bias(self, g: Tensor) -> Tensor:
+        """Return each example's gradient of the bias: one number per channel."""
+        return g.flatten(2).sum(2)
+
+    def pieces(self, x: Tensor, g: Tensor) -> list[Piece]:
+        """Return a piece for each trainable parameter."""
+        found = [self.weight(x, g)] if self.module.weight.requires_grad else []
+        bias = getattr(self.module, "bias", None)
+        return [*found, formed(bias, self.bias(g))] if bias is not None and bias.requires_grad else found
+
+
+class Linear(Layer):
+    """nn.Linear on (n, in) or (n, ..., in)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.module.weight, self.module.bias)
+
+    def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
+        back: Tensor = g @ self.module.weight
+        return back
+
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        A, U = (t.reshape(len(t), -1, t.shape[-1]) for t in (g, x))
+        return product(self.module.weight, A, U, lambda G: G)
+
+    def bias(self, g: Tensor) -> Tensor:
+        return g.reshape(len(g), -1, g.shape[-1]).sum(1)
+
+
+def patches(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]) -> Tensor:
+    """Return (n, positions, kh, kw, channels): what a convolution sees at each position."""
+    x = x.permute(0, 2, 3, 1)
+    x = F.pad(x, (0, 0, pad[1], pad[1], pad[0], pad[0])) if any(pad) else x
+    x = x.contiguous()
+    n, h, w, channels = x.shape
+    rows, columns = (
+        (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip((h, w), kernel, stride, dil, strict=True)
+    )
+    a, b, c, e = x.stride()
+    view = x.as_strided(
+        (n, rows, columns, kernel[0], kernel[1], channels),
+        (a, b * stride[0], c * stride[1], b * dil[0], c * dil[1], e),
+    )
+    return view.reshape(n, rows * columns, kernel[0] * kernel[1], channels)
+
+
+class Conv(Layer):
+    """nn.Conv2d, and nn.Conv1d as one of height 1; any stride, padding, dilation and groups."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.flat = module.weight.dim() == 3
+        self.kernel, self.stride, self.dilation = (
+            _two(t, 1) for t in (module.kernel_size, module.stride, module.dilation)
+        )
+        own = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        self.padding = _two(module.padding, 0) if own else (0, 0)
+        self.outer = [] if own else module._reversed_padding_repeated_twice
+
+    def before(self, x: Tensor) -> Tensor:
+        mode = "constant" if self.module.padding_mode == "zeros" else self.module.padding_mode
+        return F.pad(x, self.outer, mode=mode) if self.outer else x
+
+    def _weight(self) -> Tensor:
+        w: Tensor = self.module.weight
+        return w.unsqueeze(2) if self.flat else w
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(2) if self.flat else x
+        y = F.conv2d(x, self._weight(), self.module.bias, self.stride, self.padding, self.dilation, self.module.groups)
+        return y.squeeze(2) if self.flat else y
+
+    def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
+        x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        where = (list(self.stride), list(self.padding), list(self.dilation), False, [0, 0], self.module.groups)
+        back: Tensor = torch.ops.aten.convolution_backward(g, x, self._weight(), None, *where, [True, False, False])[0]
+        return back.squeeze(2) if self.flat else back
+
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        seen = patches(x, self.kernel, self.stride, self.padding, self.dilation)
+        return self.from_patches(g.permute(0, 2, 3, 1).flatten(1, 2), seen)
+
+    def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
+        """Return the weight's piece from A (n, positions, out) and the patches that belong to it."""
+        groups, weight = self.module.groups, self._weight()
+        if groups == 1:
+            by_kernel = (weight.shape[0], *self.kernel, weight.shape[1])
+            return product(
+                self.module.weight,
+                A,
+                seen.flatten(2),
+                lambda G: G.view(by_kernel).permute(0, 3, 1, 2).reshape(self.module.weight.shape),
+            )
+        n, positions, area, channels = seen.shape
+        A = A.view(n, positions, groups, -1)
+        U = seen.view(n, positions, area, groups, channels // groups)
+        G = torch.einsum("npgo,npkgc->ngock", A, U)
+        return formed(self.module.weight, G.reshape(n, *self.module.weight.shape))
+
+
+class ConvTranspose(Conv):
+    """nn.ConvTranspose2d and nn.ConvTranspose1d: a convolution with input and output gradient exchanged."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        m, x = self.module, x.unsqueeze(2) if self.flat else x
+        more = _two(m.output_padding, 0)
+        y = F.conv_transpose2d(x, self._weight(), m.bias, self.stride, self.padding, more, m.groups, self.dilation)
+        return y.squeeze(2) if self.flat else y
+
+    def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
+        g = g.unsqueeze(2) if self.flat else g
+        back = F.conv2d(g, self._weight(), None, self.stride, self.padding, self.dilation, self.module.groups)
+        return back.squeeze(2) if self.flat else back
+
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        seen = patches(g, self.kernel, self.stride, self.padding, self.dilation)
+        return self.from_patches(x.permute(0, 2, 3, 1).flatten(1, 2), seen)
+
+
+class Embedding(Layer):
+    """nn.Embedding on (n,) or (n, ...) indices."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(x, self.module.weight)
+
+    def input_grad(self, x: Tensor, g: Tensor) -> None:
+        return None
+
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        n, weight, pad = len(x), self.module.weight, self.module.padding_idx
+        index, rows = x.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
+        if pad is not None:
+            rows = rows * (index != pad).unsqueeze(2)
+        alike = (index.unsqueeze(1) == index.unsqueeze(2)).to(rows.dtype)  # an index met twice adds up
+        squares = (alike * (rows @ rows.mT)).sum((1, 2))
+
+        def weighted(c: Tensor) -> Tensor:
+            out = torch.zeros_like(weight)
+            return out.index_add_(0, index.flatten(), (c[:, None, None] * rows).flatten(0, 1))
+
+        return Piece(weight, squares, weighted)
+
+
+class Affine(Layer):
+    """The scale and shift of group, instance and layer norm; the normalisation itself is left to autograd."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.trailing = len(module.normalized_shape) if isinstance(module, nn.LayerNorm) else 0
+
+    def before(self, x: Tensor) -> Tensor:
+        m = self.module
+        if isinstance(m, nn.LayerNorm):
+            return F.layer_norm(x, m.normalized_shape, eps=m.eps)
+        if isinstance(m, nn.GroupNorm):
+            return F.group_norm(x, m.num_groups, eps=m.eps)
+        return F.instance_norm(x, eps=m.eps)
+
+    def _spread(self, v: Tensor, like: Tensor) -> Tensor:
+        return v if self.trailing else v.view(-1, *(1,) * (like.dim() - 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self._spread(self.module.weight, x)
+        return y if self.module.bias is None else y + self._spread(self.module.bias, x)
+
+    def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
+        return g * self._spread(self.module.weight, x)
+
+    def _sum(self, t: Tensor) -> Tensor:
+        places = range(1, t.dim() - self.trailing) if self.trailing else range(2, t.dim())
+        return t.sum(tuple(places)) if len(places) else t
+
+    def weight(self, x: Tensor, g: Tensor) -> Piece:
+        return formed(self.module.weight, self._sum(g * x))
+
+    def bias(self, g: Tensor) -> Tensor:
+        return self._sum(g)
+
+
+LAYERS: dict[type[nn.Module], type[Layer]] = {
+    nn.Linear: Linear,
+    nn.Conv1d: Conv,
+    nn.Conv2d: Conv,
+    nn.ConvTranspose1d: ConvTranspose,
+    nn.ConvTranspose2d: ConvTranspose,
+    nn.Embedding: Embedding,
+    nn.GroupNorm: Affine,
+    nn.InstanceNorm1d: Affine,
+    nn.InstanceNorm2d: Affine,
+    nn.LayerNorm: Affine,
+}
+
+
+def _two(t: Any, first: int) -> tuple[int, int]:
+    a = (t,) if isinstance(t, int) else tuple(t)
+    return (first, a[0]) if len(a) == 1 else (a[0], a[1])
+
+
+class Tap(torch.autograd.Function):
+    """A layer whose backward pass notes what the weights' gradients follow from, and goes on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, start: Tensor, layer: Layer, notes: list[Piece]) -> Tensor:
+        """Compute the output; ``start`` needs a gradient, so that autograd follows a layer on plain inputs too."""
+        ctx.layer, ctx.notes = layer, notes
+        ctx.save_for_backward(x)
+        return layer.forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        """Note the pieces and return the input's gradient."""
+        (x,), (g,) = ctx.saved_tensors, grads
+        ctx.notes += ctx.layer.pieces(x, g)
+        return (ctx.layer.input_grad(x, g) if ctx.needs_input_grad[0] else None), None, None, None
+
+
+@contextmanager
+def tapped(model: nn.Module, notes: list[Piece]) -> Iterator[None]:
+    """Replace the forward function of every layer with trainable parameters by a tap."""
+    start = torch.zeros((), requires_grad=True, device=next(model.parameters()).device)
+    layers = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+
+    def forward(layer: Layer, x: Tensor) -> Tensor:
+        out: Tensor = Tap.apply(layer.before(x), start, layer, notes)  # type: ignore[no-untyped-call]
+        return out
+
+    for module in layers:
+        module.forward = partial(forward, LAYERS[type(module)](module))
+    try:
+        yield
+    finally:
+        for module in layers:
+            del module.forward  # the class's own shows again
+
+
+def clipped_sum(
+    model: nn.Module, loss: PerExampleLoss, inputs: Tensor, labels: Tensor, clip: float, micro: int = 64
+) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
+
+    Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm, as long as the
+    model does not mix examples. A gradient that is not finite counts for nothing. Memory is bounded by ``micro``.
+    """
+    total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
+    norms = [torch.zeros(0, device=inputs.device)]
+    for start in range(0, len(inputs), micro):
+        x, y = inputs[start : start + micro], labels[start : start + micro]
+        norms.append(_add_clipped(model, loss, x, y, clip, total))
+    return total, torch.cat(norms)
+
+
+def _add_clipped(
+    model: nn.Module, loss: PerExampleLoss, x: Tensor, y: Tensor, clip: float, total: dict[nn.Parameter, Tensor]
+) -> Tensor:
+    notes: list[Piece] = []
+    with tapped(model, notes):
+        torch.autograd.backward(loss(model, x, y).sum())
+    if len({piece.parameter for piece in notes}) < len(notes):
+        raise BadInput("model: a layer is used more than once in a forward pass, which per-example clipping cannot do")
+    norms = torch.stack([piece.squares for piece in notes]).sum(0).sqrt()
+    if not (fine := norms.isfinite()).all():
+        if fine.any():
+            _add_clipped(model, loss, x[fine], y[fine], clip, total)
+        return norms
+    c = torch.where(norms <= clip, 1.0, clip * (1 - 1e-5) / norms)  # a little less, so that rounding cannot pass it
+    with torch.no_grad():
+        for piece in notes:
+            total[piece.parameter] += piece.weighted(c)
+    return norms
+
+
+def check_private(model: nn.Module, shape: Sequence[int]) -> None:
+    """Refuse a model whose examples cannot be told apart: unknown layers, or layers that mix examples."""
+    for name, module in model.named_modules():
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        if own and type(module) not in LAYERS:
+            known = ", ".join(sorted(cls.__name__ for cls in LAYERS))
+            raise BadInput(
+                f"model: layer {name!r} is a {type(module).__name__}, for which per-example gradients are not known; "
+                f"use {known}, or freeze it"
+            )
+    _check_apart(model, shape)
+
+
+def _check_apart(model: nn.Module, shape: Sequence[int]) -> None:
+    """Try it: what a model says of one example must not depend on the others in the batch."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3, *shape, generator=generator).to(next(model.parameters()).device)
+    with torch.no_grad():
+        together, alone = model.eval()(x)[:1], model(x[:1])
+    if not torch.allclose(together, alone, atol=1e-4, rtol=1e-3):
+        raise BadInput(
+            "model: what it says of one example depends on the others in the batch, so no per-example guarantee "
+            "holds; replace batch norm and the like by nn.GroupNorm"
+        )

@@ -1,0 +1,200 @@
+"""Per-example gradients against autograd, one example at a time, over layers and shapes; and against Opacus."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tacit.core import BadInput
+from tacit.local.perexample import check_private, clipped_sum
+
+quick = settings(max_examples=30, deadline=None)
+
+
+def per_example_loss(model, x, y):
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def squared(model, x, y):
+    """A loss that any output shape has."""
+    return (model(x) * y).flatten(1).square().sum(1)
+
+
+def one_by_one(model, loss, x, y, clip):
+    """The definition: each example alone through autograd, clipped over all parameters, added up."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    total, norms = [torch.zeros_like(w) for w in weights], []
+    for i in range(len(x)):
+        g = torch.autograd.grad(loss(model, x[i : i + 1], y[i : i + 1]).sum(), weights)
+        norm = torch.sqrt(sum(t.square().sum() for t in g))
+        norms.append(norm)
+        for t, part in zip(total, g, strict=True):
+            t += part * min(1.0, clip / float(norm))
+    return total, torch.stack(norms)
+
+
+def assert_agree(model, loss, x, y, clip=0.5, micro=64):
+    want, want_norms = one_by_one(model, loss, x, y, clip)
+    got, norms = clipped_sum(model, loss, x, y, clip, micro)
+    torch.testing.assert_close(norms, want_norms, rtol=1e-4, atol=1e-6)
+    for w, p in zip(want, [p for p in model.parameters() if p.requires_grad], strict=True):
+        torch.testing.assert_close(got[p], w, rtol=1e-4, atol=2e-5 * clip * len(x))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@given(
+    n=st.integers(1, 5),
+    size=st.tuples(st.integers(5, 9), st.integers(5, 9)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    padding=st.one_of(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.just("same")),
+    dilation=st.integers(1, 2),
+    groups=st.sampled_from([1, 2]),
+    bias=st.booleans(),
+    layout=st.booleans(),
+    mode=st.sampled_from(["zeros", "circular"]),
+)
+@quick
+def test_conv2d(n, size, kernel, stride, padding, dilation, groups, bias, layout, mode):
+    torch.manual_seed(0)
+    stride = (1, 1) if padding == "same" else stride
+    layer = nn.Conv2d(4, 6, kernel, stride, padding, dilation=dilation, groups=groups, bias=bias, padding_mode=mode)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Tanh(), layer)
+    x = torch.randn(n, 4, *size)
+    x = x.to(memory_format=torch.channels_last) if layout else x
+    y = torch.randn(model(x).shape)
+    assert_agree(model, squared, x, y)
+
+
+@given(
+    n=st.integers(1, 4),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 1),
+    extra=st.integers(0, 1),
+    groups=st.sampled_from([1, 2]),
+    bias=st.booleans(),
+)
+@quick
+def test_transposed_conv2d(n, kernel, stride, padding, extra, groups, bias):
+    torch.manual_seed(0)
+    padding, extra = min(padding, (kernel - 1) // 2), min(extra, stride - 1)
+    layer = nn.ConvTranspose2d(4, 6, kernel, stride, padding, extra, groups=groups, bias=bias)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Tanh(), layer)
+    x = torch.randn(n, 4, 4, 5)
+    assert_agree(model, squared, x, torch.randn(model(x).shape))
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(4, 6, 3, 2, 1), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)])
+def test_one_dimension(layer):
+    x = torch.randn(3, 4, 9)
+    assert_agree(nn.Sequential(nn.Conv1d(4, 4, 1), layer), squared, x, torch.randn(layer(x).shape))
+
+
+@given(n=st.integers(1, 6), middle=st.sampled_from([(), (3,), (2, 2)]), bias=st.booleans())
+@quick
+def test_linear(n, middle, bias):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3, bias=bias))
+    x = torch.randn(n, *middle, 5)
+    assert_agree(model, squared, x, torch.randn(model(x).shape))
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LayerNorm([4, 5, 5]), nn.LayerNorm(5)]
+)
+def test_norms(norm):
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), norm, nn.Tanh(), nn.Conv2d(4, 2, 1))
+    x = torch.randn(4, 2, 5, 5)
+    assert_agree(model, squared, x, torch.randn(4, 2, 5, 5))
+
+
+@given(index=st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=1, max_size=4))
+@quick
+def test_embedding_adds_up_an_index_met_twice(index):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(15, 2))
+    assert_agree(model, per_example_loss, torch.tensor(index), torch.zeros(len(index), dtype=torch.int64))
+
+
+def test_gram_form_of_a_large_layer_agrees():
+    model = nn.Sequential(nn.Conv2d(64, 300, 3), nn.Flatten(), nn.Linear(300 * 4, 2))
+    x = torch.randn(2, 64, 4, 4)
+    assert_agree(model, per_example_loss, x, torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3, 64])
+def test_micro_batches_change_nothing(micro):
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    assert_agree(model, per_example_loss, torch.randn(7, 4), torch.arange(7) % 3, micro=micro)
+
+
+def test_an_empty_batch_gives_zero():
+    model = nn.Linear(4, 3)
+    total, norms = clipped_sum(model, per_example_loss, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 1.0)
+    assert all(not t.any() for t in total.values())
+    assert len(norms) == 0
+
+
+def test_frozen_parameters_are_left_out():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    model[0].weight.requires_grad_(False)
+    assert_agree(model, per_example_loss, torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    model[0].bias.requires_grad_(False)
+    assert_agree(model, per_example_loss, torch.randn(3, 4), torch.tensor([0, 1, 2]))
+
+
+def test_one_example_moves_the_sum_by_at_most_the_clip():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    x, y = 100 * torch.randn(9, 4), torch.arange(9) % 3
+    whole, _ = clipped_sum(model, per_example_loss, x, y, 0.1)
+    for i in range(9):
+        rest = [j for j in range(9) if j != i]
+        part, _ = clipped_sum(model, per_example_loss, x[rest], y[rest], 0.1)
+        assert torch.sqrt(sum((whole[p] - part[p]).square().sum() for p in whole)) <= 0.1 + 1e-5
+
+
+def test_a_gradient_that_is_not_finite_counts_for_nothing():
+    model = nn.Linear(2, 2)
+    x = torch.tensor([[1.0, 2.0], [float("inf"), 1.0], [float("nan"), 1.0]])
+    y = torch.tensor([0, 1, 1])
+    got, _ = clipped_sum(model, per_example_loss, x, y, 1.0)
+    want, _ = clipped_sum(model, per_example_loss, x[:1], y[:1], 1.0)
+    assert all(torch.allclose(got[p], want[p]) for p in want)
+
+
+def test_the_model_is_itself_again_afterwards():
+    model = nn.Sequential(nn.Linear(4, 3))
+    before = model(torch.ones(1, 4))
+    clipped_sum(model, per_example_loss, torch.randn(2, 4), torch.tensor([0, 1]), 1.0)
+    assert torch.equal(before, model(torch.ones(1, 4)))
+    assert "forward" not in vars(model[0])
+    assert model[0].weight.grad is None
+
+
+def test_a_layer_used_twice_is_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+    with pytest.raises(BadInput, match="used more than once"):
+        clipped_sum(Twice(), per_example_loss, torch.randn(2, 3), torch.tensor([0, 1]), 1.0)
+
+
+def test_unknown_and_mixing_layers_are_refused_by_name():
+    with pytest.raises(BadInput, match=r"layer '1' is a PReLU.*use Conv1d"):
+        check_private(nn.Sequential(nn.Linear(3, 3), nn.PReLU()), (3,))
+
+    class Centred(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    with pytest.raises(BadInput, match=r"depends on the others.*GroupNorm"):
+        check_private(nn.Sequential(nn.Linear(3, 3), Centred()), (3,))
+    check_private(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), (3,))
