@@ -41,10 +41,12 @@ def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = ""
         rounds = sorted(set.intersection(*(set(c) for c in curves)))
         table = 100 * np.array([[c[t] for t in rounds] for c in curves])
         middle, spread = table.mean(0), table.std(0)
-        marker = "o" if len(rounds) < 30 else None
-        (line,) = axes.plot(rounds, middle, label=label, marker=marker, markersize=3)
+        personal = bool(repeats[0].final.get("personal"))  # on the clients' own data, so not comparable: dashed
+        style = {"linestyle": "--" if personal else "-", "marker": "o" if len(rounds) < 30 else None, "markersize": 3}
+        (line,) = axes.plot(rounds, middle, label=label + " (own data)" * personal, **style)
         axes.fill_between(rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 101), title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return _save(figure, stem)
