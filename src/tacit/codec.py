@@ -33,8 +33,12 @@ def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
             tensors[key := f"{len(tensors):06d}"] = o.detach()
             return {"$": "tensor", "key": key}
         if isinstance(o, dict):
-            kind = "params" if isinstance(o, Params) else "dict"
-            return {"$": kind, "items": {_name(k): go(v) for k, v in o.items()}}
+            items = {_name(k): go(v) for k, v in o.items()}
+            return (
+                {"$": "params", "items": items, "released": o.released}
+                if isinstance(o, Params)
+                else {"$": "dict", "items": items}
+            )
         if isinstance(o, list | tuple):
             return {"$": type(o).__name__, "items": [go(v) for v in o]}
         if is_dataclass(o) and type(o).__module__.startswith("tacit."):
@@ -51,8 +55,8 @@ def _name(key: object) -> str:
     return key
 
 
-def decode(text: str, tensors: dict[str, Tensor]) -> Any:
-    """Rebuild what :func:`encode` took apart."""
+def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any:
+    """Rebuild what :func:`encode` took apart; ``known``: it comes from the server, so all of it is released."""
 
     def go(o: Any) -> Any:
         if not isinstance(o, dict):
@@ -64,8 +68,10 @@ def decode(text: str, tensors: dict[str, Tensor]) -> Any:
         if kind in ("list", "tuple"):
             return (list if kind == "list" else tuple)(go(v) for v in items)
         built = {k: go(v) for k, v in items.items()}
-        if kind in ("params", "dict"):
-            return Params(built) if kind == "params" else built
+        if kind == "dict":
+            return built
+        if kind == "params":
+            return Params(built).as_released(known or o["released"])
         return _dataclass(kind)(**built)
 
     return go(json.loads(text))
@@ -87,12 +93,12 @@ def pack(obj: Any) -> bytes:
     return save_tensors(plain, metadata={"json": text})
 
 
-def unpack(blob: bytes) -> Any:
+def unpack(blob: bytes, *, known: bool = False) -> Any:
     """Rebuild what :func:`pack` made; anything damaged or foreign is refused with :class:`BadInput`."""
     try:
         size = int.from_bytes(blob[:8], "little")
         text = json.loads(blob[8 : 8 + size])["__metadata__"]["json"]
-        return decode(text, load_tensors(blob))
+        return decode(text, load_tensors(blob), known=known)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise BadInput(f"message: cut short or damaged ({e})") from None
     except (KeyError, TypeError, AttributeError, OverflowError) as e:

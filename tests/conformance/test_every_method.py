@@ -13,9 +13,9 @@ from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
-from tacit.core import Fixed, Ledger, NonPrivate, Nothing, TooFewReplies, mean
+from tacit.core import Fixed, Ledger, NonPrivate, Nothing, Poisson, TooFewReplies, mean
 from tacit.engines.store import read_ledger
-from tacit.methods import METHODS
+from tacit.methods import name_of
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.scaffold import Scaffold
 from tacit.run.drive import drive
@@ -57,14 +57,14 @@ def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
     want = run_to_end(method, whole, lab)
     first = lab.serial(method, folder=folder)
     s = drive(method, first, method.init(lab.x0), stop_after=cut, on_step=lambda s: first.mark_saved())
-    snapshot, lines = first.snapshot(), list(first.ledger)
+    snapshot, ledger = first.snapshot(), Ledger(first.ledger)
     if server_dies:
         next(method.run(first, s), None)
-        lines = list(first.ledger)
+        ledger = Ledger(first.ledger)
     second = lab.serial(method, folder=folder)
-    second.restore(snapshot, lines)
+    second.restore(snapshot, ledger)
     assert same(want, drive(method, second, s))
-    assert set(second.ledger) == set(whole.ledger)
+    assert second.ledger == whole.ledger
 
 
 clients = [str(i) for i in range(6)]
@@ -138,25 +138,37 @@ def test_the_scaffold_check_notices_state_that_is_kept_without_acceptance(lab):
     assert variate_gap(s, engine, lab) > 1e-3
 
 
+PRIVATE = {"ldp_fl", "dp_fedavg", "dp_scaffold", "cl_fl", "nbafl", "udp"}
+
+
 def test_silence_is_infinite(method, lab):
     """No method gets a finite epsilon for having said nothing; one that sends nothing says so in its ledger."""
     engine = lab.serial(method)
     run_to_end(method, engine, lab)
     assert len(engine.ledger) > 0
-    sends_nothing = all(isinstance(line.event, Nothing) for line in engine.ledger)
-    assert sends_nothing == (type(method) is METHODS["local"])
-    for unit in privacy.UNITS:
-        for observer in privacy.OBSERVERS:
-            got = privacy.epsilon(engine.ledger, unit=unit, observer=observer, delta=1e-5)
-            assert got == (0.0 if sends_nothing else math.inf)
-            assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
+    unit, observer = getattr(method, "protects", ("example", "server"))
+    got = privacy.epsilon(engine.ledger, unit=unit, observer=observer, delta=1e-5)
+    if name_of(method) in PRIVATE:
+        assert 0 < got < math.inf
+        unprotected = ("client", "server") if (unit, observer) != ("client", "server") else None
+        if unprotected:
+            assert privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5) == math.inf
+    else:
+        assert got == (0.0 if name_of(method) == "local" else math.inf)
+        assert all(isinstance(line.event, Nothing | NonPrivate) for line in engine.ledger)
+
+
+@pytest.mark.parametrize("unit", privacy.UNITS)
+@pytest.mark.parametrize("observer", privacy.OBSERVERS)
+def test_an_empty_ledger_is_infinite(unit, observer):
+    assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
 
 
 def test_every_participation_has_a_line_with_its_owner(method, lab):
     engine = lab.serial(method)
     run_to_end(method, engine, lab)
-    lines = {(line.owner, line.round) for line in engine.ledger}
-    law = Fixed(4) if not getattr(method, "pooled", False) else Fixed(1)
+    lines = {(line.owner, t) for line in engine.ledger for a, b in line.rounds for t in range(a, b + 1)}
+    law = Poisson(method.q) if hasattr(method, "q") else Fixed(1 if getattr(method, "pooled", False) else 4)
     assert {(i, t) for t in range(3) for i in engine.sample(law, t).ids} <= lines
 
 
@@ -165,9 +177,9 @@ def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(lab)
     s = drive(FedAvg(rounds=1), engine, FedAvg().init(lab.x0))
     assert "3" not in {line.owner for line in engine.ledger}  # the server does not know yet
     own = read_ledger(engine.world.store("3").folder / "ledger.jsonl")
-    assert [line.round for line in own] == [0]  # the client does
+    assert [line.rounds for line in own] == [((0, 0),)]  # the client does
     drive(FedAvg(rounds=2), engine, s)
-    assert [line.round for line in engine.ledger if line.owner == "3"] == [0, 1]  # told with its next reply
+    assert [line.rounds for line in engine.ledger if line.owner == "3"] == [((0, 1),)]  # told with its next reply
 
 
 def test_a_forgotten_phase_guard_is_caught(lab):
@@ -204,7 +216,7 @@ def test_all_or_nothing_below_need(lab):
     with pytest.raises(TooFewReplies, match=r"round 2: 1 of 4 clients replied"):
         run_to_end(method, engine, lab)
     assert {v for v in engine.accepted.values()} == {"scaffold.train@0"}
-    assert any(line.round == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger)
+    assert any(line.rounds[-1][1] == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger)
 
 
 def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):

@@ -13,6 +13,7 @@ from tacit.core.cohort import (
     Sample,
     State,
     check_rounds,
+    most_rounds,
     some,
 )
 from tacit.core.errors import (
@@ -24,12 +25,32 @@ from tacit.core.errors import (
     check_choice,
     check_number,
 )
-from tacit.core.ledger import Event, Ledger, NonPrivate, Nothing, Observer, Release, Released, Unit
+from tacit.core.ledger import (
+    FEDERATION,
+    Event,
+    Gaussian,
+    Laplace,
+    Ledger,
+    Noise,
+    NonPrivate,
+    Nothing,
+    Observer,
+    PublicFloat,
+    PublicInt,
+    Pure,
+    Relation,
+    Release,
+    Released,
+    Sampling,
+    Unit,
+    union,
+)
 from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
 from tacit.core.seeds import rng_for, seed_for
 from tacit.core.task import Call, Client, ClientId, Reply, Task, task
 
 __all__ = [
+    "FEDERATION",
     "BadInput",
     "BudgetReached",
     "Call",
@@ -40,9 +61,12 @@ __all__ = [
     "Event",
     "Everyone",
     "Fixed",
+    "Gaussian",
+    "Laplace",
     "Law",
     "Ledger",
     "Method",
+    "Noise",
     "NonPrivate",
     "Nothing",
     "Observer",
@@ -50,11 +74,16 @@ __all__ = [
     "Personal",
     "Poisson",
     "Predictor",
+    "PublicFloat",
+    "PublicInt",
+    "Pure",
+    "Relation",
     "Release",
     "Released",
     "Replies",
     "Reply",
     "Sample",
+    "Sampling",
     "State",
     "TacitError",
     "Task",
@@ -65,10 +94,12 @@ __all__ = [
     "check_rounds",
     "load_params",
     "mean",
+    "most_rounds",
     "params_of",
     "rng_for",
     "seed_for",
     "some",
     "task",
+    "union",
     "weighted_sum",
 ]

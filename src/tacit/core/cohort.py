@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
@@ -10,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tacit.core.errors import BadInput, check_number
-from tacit.core.ledger import Ledger
+from tacit.core.ledger import Ledger, Noise, Release
 from tacit.core.params import Params
 from tacit.core.task import Call, Client, ClientId
 
@@ -98,10 +99,20 @@ class Cohort(Protocol):
 
     everyone: tuple[ClientId, ...]
     ledger: Ledger
+    noise: Noise  # where server-side mechanisms draw their randomness
 
+    def release(self, line: Release) -> None: ...
     def sample(self, law: Law, round: int) -> Sample: ...
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]: ...
     def rng(self, *path: object) -> np.random.Generator: ...
+
+
+def most_rounds(cohort: Cohort, law: Law, rounds: int) -> int:
+    """Return how many of the rounds the client that is sampled most often takes part in; no data decide that."""
+    if isinstance(law, Everyone):
+        return rounds
+    drawn = Counter(client for t in range(rounds) for client in cohort.sample(law, t).ids)
+    return max(drawn.values(), default=0)
 
 
 class State(Protocol):

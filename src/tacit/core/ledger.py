@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
@@ -11,11 +11,36 @@ S = TypeVar("S")
 
 Unit = Literal["example", "client"]  # what two neighbouring data sets differ in: one record, or all of one client
 Observer = Literal["server", "clients", "public"]  # who looks: the server, the other clients, whoever gets the model
+Relation = Literal["add/remove", "replace"]  # how neighbours differ in that unit
+Noise = Literal["os", "seeded", "none"]  # where randomness came from; "seeded" is a simulation, "none" was not needed
+
+FEDERATION = "federation"  # the owner of what a server-side mechanism releases: everybody pays for it
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Gaussian noise with a standard deviation of ``z`` times the Euclidean sensitivity."""
+
+    z: float
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Laplace (or discrete Laplace) noise with a scale of ``b`` times the L1 sensitivity."""
+
+    b: float
+
+
+@dataclass(frozen=True)
+class Pure:
+    """Any mechanism with pure differential privacy, such as the exponential one."""
+
+    epsilon: float
 
 
 @dataclass(frozen=True)
 class NonPrivate:
-    """Something left without any noise: epsilon is infinite."""
+    """Something left without a guarantee: epsilon is infinite."""
 
     why: str
 
@@ -25,45 +50,101 @@ class Nothing:
     """A reply with no content at all: nothing about the data was released."""
 
 
-Event = NonPrivate | Nothing  # one class per mechanism; the privacy room turns them into epsilon
+Event = Gaussian | Laplace | Pure | NonPrivate | Nothing  # one class per mechanism; the privacy room makes epsilons
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The law by which the units that a release looks at were drawn, and the share of them."""
+
+    law: Literal["everyone", "poisson", "fixed"] = "everyone"
+    q: float = 1.0
+
+
+Rounds = tuple[tuple[int, int], ...]  # closed intervals, in order, with gaps between them
 
 
 @dataclass(frozen=True)
 class Release:
-    """One line of the ledger."""
+    """One line of the ledger. It stands for ``steps`` releases in each of its rounds."""
 
-    what: str  # the ask it belongs to, such as "fedavg.train@3"
+    what: str  # what was released, such as "fedavg.train"
     unit: Unit
-    owner: str  # the client whose data it came from
+    owner: str  # the client whose data it came from, or the federation
     observer: Observer  # the first to see it; what the server sees, others may see
     event: Event
-    round: int
+    rounds: Rounds
+    steps: int = 1
+    sampling: Sampling = Sampling()
+    relation: Relation = "add/remove"  # the relation that the event's sensitivity is stated for
+    covers: str | None = None  # the task whose raw replies, in the same rounds, this mechanism consumed
+    noise: Noise = "none"
+    attempt: int = 0  # more than 0: the same round done again, with new noise
+
+    def total(self) -> int:
+        """Return how many releases this line stands for."""
+        return self.steps * sum(last - first + 1 for first, last in self.rounds)
+
+
+def union(a: Rounds, b: Rounds) -> Rounds:
+    """Return the rounds in either.
+
+    >>> union(((0, 2), (7, 7)), ((3, 4), (9, 9)))
+    ((0, 4), (7, 7), (9, 9))
+    """
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(a + b):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
 
 
 class Ledger:
-    """Append-only, in order, each line once: a task repeated with the same derived noise is the same release."""
+    """Append-only and run-length coded: lines that differ in nothing but their rounds are one line."""
 
     def __init__(self, lines: Iterable[Release] = ()) -> None:
-        self._lines: dict[Release, None] = dict.fromkeys(lines)
+        self._rounds: dict[Release, Rounds] = {}
+        self.add(lines)
 
-    def append(self, line: Release) -> None:
-        """Write one line."""
-        self._lines[line] = None
+    def add(self, lines: Iterable[Release]) -> list[Release]:
+        """Write lines, each once: what is known already changes nothing. Return the lines as they now stand."""
+        changed = {}
+        for line in lines:
+            key = replace(line, rounds=())
+            before = self._rounds.get(key, ())
+            self._rounds[key] = after = union(before, line.rounds)
+            if after != before:
+                changed[key] = after
+        return [replace(key, rounds=rounds) for key, rounds in changed.items()]
 
-    def extend(self, lines: Iterable[Release]) -> list[Release]:
-        """Write lines and return those that are new."""
-        new = [line for line in dict.fromkeys(lines) if line not in self._lines]
-        self._lines.update(dict.fromkeys(new))
-        return new
+    def release(self, line: Release) -> None:
+        """Write a release that has just happened. Fresh noise in a round that is known already is a further one."""
+        while line.noise == "os" and self._has(line):
+            line = replace(line, attempt=line.attempt + 1)
+        self.add([line])
+
+    def _has(self, line: Release) -> bool:
+        known = self._rounds.get(replace(line, rounds=()), ())
+        return union(known, line.rounds) == known
+
+    def plus(self, *lines: Release) -> Ledger:
+        """Return a ledger with further releases; this one stays."""
+        more = Ledger()
+        more._rounds = dict(self._rounds)
+        for line in lines:
+            more.release(line)
+        return more
 
     def __iter__(self) -> Iterator[Release]:
-        return iter(self._lines)
+        return (replace(key, rounds=rounds) for key, rounds in self._rounds.items())
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._rounds)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and list(self) == list(other)
+        return isinstance(other, Ledger) and self._rounds == other._rounds
 
 
 @dataclass(frozen=True)
@@ -75,3 +156,11 @@ class Released(Generic[T]):
     def map(self, f: Callable[[T], S]) -> Released[S]:
         """Post-process it, which costs nothing."""
         return Released(f(self.value))
+
+
+class PublicInt(int):
+    """A whole number that is public by assumption, such as the size of a client's data set."""
+
+
+class PublicFloat(float):
+    """A number that follows from public ones."""

@@ -12,13 +12,23 @@ from torch import Tensor, nn
 class Params(dict[str, Tensor]):
     """Named tensors that add and scale as one vector: ``x - y``, ``0.5 * x`` and ``x.norm()`` read as in a paper.
 
+    A point remembers whether it may leave its client: what is made of released points only is released too.
+
     >>> x = Params(w=torch.tensor([3.0, 4.0]))
     >>> (0.5 * x).norm(), x.clipped(1.0).norm()  # doctest: +ELLIPSIS
     (2.5, 0.99999...)
     """
 
-    def _like(self, values: Iterable[Tensor]) -> Params:
-        return Params(zip(self, values, strict=True))
+    released: bool = False  # came out of a mechanism, or was known to the server before: may leave a client
+
+    def _like(self, values: Iterable[Tensor], other: Params | None = None) -> Params:
+        made = Params(zip(self, values, strict=True))
+        return made.as_released(self.released and (other is None or other.released))
+
+    def as_released(self, released: bool = True) -> Params:
+        """Mark this point as free to leave its client, or as not."""
+        self.released = released
+        return self
 
     def _of(self, other: Params) -> list[Tensor]:
         if self.keys() != other.keys():
@@ -26,10 +36,10 @@ class Params(dict[str, Tensor]):
         return [other[k] for k in self]
 
     def __add__(self, other: Params) -> Params:
-        return self._like(torch._foreach_add(list(self.values()), self._of(other)))
+        return self._like(torch._foreach_add(list(self.values()), self._of(other)), other)
 
     def __sub__(self, other: Params) -> Params:
-        return self._like(torch._foreach_sub(list(self.values()), self._of(other)))
+        return self._like(torch._foreach_sub(list(self.values()), self._of(other)), other)
 
     def __mul__(self, scale: float) -> Params:
         return self._like(torch._foreach_mul(list(self.values()), scale))
@@ -40,8 +50,8 @@ class Params(dict[str, Tensor]):
     __rmul__ = __mul__
 
     def zeros(self) -> Params:
-        """Return the origin of the same space."""
-        return self._like(torch.zeros_like(v) for v in self.values())
+        """Return the origin of the same space, which says nothing about anybody."""
+        return self._like(torch.zeros_like(v) for v in self.values()).as_released()
 
     def norm(self) -> float:
         """Return the Euclidean norm over all entries."""
@@ -68,6 +78,7 @@ def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
     out = first * weight
     for point, weight in it:
         torch._foreach_add_(list(out.values()), out._of(point), alpha=weight)
+        out.released = out.released and point.released
     return out
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 import numpy as np
 from torch import nn
 
-from tacit.core.ledger import Ledger
+from tacit.core.ledger import Ledger, Noise, PublicInt, Release
 
 ClientId = str
 P = ParamSpec("P")
@@ -28,7 +28,19 @@ class Client:
     model: nn.Module  # an instance of the experiment's network, to load parameters into
     kept: Mapping[str, Any]  # from the last reply the server accepted
     rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
-    ledger: Ledger = field(default_factory=Ledger)  # releases about this client's data
+    noise: Noise = "seeded"  # where mechanisms draw their randomness
+    spent: Ledger = field(default_factory=Ledger)  # releases about this client's data, from the beginning
+    approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a ledger would pass the budget
+
+    def release(self, line: Release) -> None:
+        """Write a release, unless it would pass the budget; for mechanisms, before they draw."""
+        self.approve(self.spent.plus(line))
+        self.spent.release(line)
+
+    @property
+    def size(self) -> PublicInt:
+        """How many examples this client has, which is taken as public."""
+        return PublicInt(len(self.data))
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Workers(Engine):
     """Spreads each ask over worker processes; a worker that dies costs its client's reply and is replaced."""
 
     def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault)
+        super().__init__(world.federation.everyone, world.seed, fault, world.noise)
         self.world, self.sizes = world, world.federation.sizes()
         # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
@@ -176,7 +176,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
             blob = line.recv_bytes()
             word, body = blob[:4], blob[4:]
             if word == CALL:
-                call = unpack(body)
+                call = unpack(body, known=True)
             elif word == STOP:
                 return
             elif word == DIE:

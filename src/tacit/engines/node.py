@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,8 +21,12 @@ from tacit.core import (
     Diverged,
     Law,
     Ledger,
+    Noise,
     NonPrivate,
     Nothing,
+    Params,
+    PublicFloat,
+    PublicInt,
     Release,
     Released,
     Replies,
@@ -48,16 +51,18 @@ class Head:
     round: int
     accepted: str | None  # the last ask whose kept state the server accepted from this client
     saved: str | None  # the same, as of the server's last checkpoint, to which it may have to go back
-    known: int  # how many lines of this client's ledger the server has
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back: the payload, whether state waits for acceptance, and the ledger lines the server lacks."""
+    """What goes back: the payload, whether state waits for acceptance, and all the client has ever released.
+
+    The whole ledger travels each time. It is run-length coded, so it is small, and no line can be lost with a reply.
+    """
 
     sent: Any
     keeps: bool
-    lines: list[Release]
+    ledger: list[Release]
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,15 @@ class World:
     seed: int
     folder: Path  # clients' kept state
     device: str = "cpu"
+    noise: Noise = "seeded"
+    approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a client's ledger would pass its budget
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def client(self, task: str, client: ClientId, round: int, kept: Mapping[str, Any]) -> Client:
+    def client(
+        self, task: str, client: ClientId, round: int, kept: Mapping[str, Any], spent: Ledger | None = None
+    ) -> Client:
         """Return the client a task will see. Its batches depend on who and when, not on the method's name."""
         place = (self.seed, task.rpartition(".")[2], round, client)
         torch.default_generator.manual_seed(seed_for(*place))  # torch.manual_seed costs a millisecond here
@@ -82,7 +91,8 @@ class World:
         examiner = client.startswith("test:")
         test = self.federation.test(client, self.device)
         data = test if examiner else self.federation.train(client, self.device)
-        return Client(client, round, data, test, self.model, kept, rng_for(*place))
+        rng, spent = rng_for(*place), spent or Ledger()
+        return Client(client, round, data, test, self.model, kept, rng, self.noise, spent, self.approve)
 
     def store(self, client: ClientId) -> ClientStore:
         """Return a client's store."""
@@ -91,15 +101,17 @@ class World:
     def handle(self, head: Head, call: Call[Any]) -> Answer:
         """Settle the previous reply, run the task, and write down what it releases before anything is sent."""
         store = self.store(head.client)
-        me = self.client(call.task, head.client, head.round, store.kept(head.accepted))
+        me = self.client(call.task, head.client, head.round, store.kept(head.accepted), store.ledger())
         store.forget_all_but([head.accepted, head.saved])
         reply = task_named(call.task).fn(me, **call.args)
         check_finite((reply.sent, dict(reply.keep or {})), head)
-        me.ledger.extend(unprotected(reply.sent, head))
-        lines = store.record(me.ledger)
+        if bare := unprotected(reply.sent, head):
+            me.spent.add(bare)
+            me.approve(me.spent)
+        store.write_ledger(me.spent)
         if reply.keep is not None:
             store.keep(head.ask, reply.keep)
-        return Answer(reply.sent, reply.keep is not None, lines[head.known :])
+        return Answer(reply.sent, reply.keep is not None, list(me.spent))
 
     def look(self, head: Head, call: Call[Any]) -> Any:
         """Run a task that only reads, for evaluation: nothing is kept, nothing counts as released."""
@@ -121,14 +133,20 @@ def task_named(name: str) -> Task[Any, Any]:
 
 def unprotected(sent: Any, head: Head) -> list[Release]:
     """Return the ledger line for what leaves a client without a mechanism. Silence is never a guarantee."""
-    bare = [f.name for f in fields(sent) if not isinstance(getattr(sent, f.name), Released)]
+    bare = [f.name for f in fields(sent) if not may_leave(getattr(sent, f.name))]
+    task = head.ask.partition("@")[0]
     if not fields(sent):
         event: NonPrivate | Nothing = Nothing()
     elif bare:
-        event = NonPrivate(f"{head.ask.split('@')[0]} sends {', '.join(bare)} to the server without noise")
+        event = NonPrivate(f"{task} sends {', '.join(bare)} to the server without noise")
     else:
         return []
-    return [Release(head.ask, "example", head.client, "server", event, head.round)]
+    return [Release(task, "example", head.client, "server", event, ((head.round, head.round),))]
+
+
+def may_leave(value: Any) -> bool:
+    """Tell whether a value came out of a mechanism, or is public."""
+    return isinstance(value, Released | PublicInt | PublicFloat) or (isinstance(value, Params) and value.released)
 
 
 def check_finite(obj: Any, head: Head) -> None:
@@ -150,18 +168,25 @@ def no_fault(client: ClientId, round: int) -> str | None:
     return None
 
 
+def sample_rng(seed: int, round: int) -> np.random.Generator:
+    """Return the generator that chooses who takes part in a round."""
+    return rng_for(seed, "sample", round)
+
+
 class Engine(ABC):
     """A cohort that lives somewhere: sampling, acceptance, traffic, and the server's copy of the ledger."""
 
-    def __init__(self, everyone: Sequence[ClientId], seed: int, fault: Fault = no_fault) -> None:
-        self.everyone, self.seed, self.fault = tuple(everyone), seed, fault
+    def __init__(
+        self, everyone: Sequence[ClientId], seed: int, fault: Fault = no_fault, noise: Noise = "seeded"
+    ) -> None:
+        self.everyone, self.seed, self.fault, self.noise = tuple(everyone), seed, fault, noise
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
-        self.known: Counter[str] = Counter()
+        self.approve: Callable[[Ledger], None] = lambda ledger: None
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
-        self.on_release: Callable[[list[Release]], None] = lambda lines: None
+        self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
         self.on_answer: Callable[[int, int], None] = lambda done, of: None
 
     @abstractmethod
@@ -174,7 +199,7 @@ class Engine(ABC):
 
     def sample(self, law: Law, round: int) -> Sample:
         """Choose who takes part in ``round``; the same every time it is asked, and for every method."""
-        return Sample(tuple(law.pick(self.everyone, rng_for(self.seed, "sample", round))), round, law)
+        return Sample(tuple(law.pick(self.everyone, sample_rng(self.seed, round))), round, law)
 
     def rng(self, *path: object) -> np.random.Generator:
         """Return the server's generator for this place in the run."""
@@ -188,7 +213,7 @@ class Engine(ABC):
         self.bytes_up += sum(map(len, blobs.values()))
         self.failed.update(failed)
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
-        self._record(line for answer in got.values() for line in answer.lines)
+        self.on_release(self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger)
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
@@ -206,13 +231,14 @@ class Engine(ABC):
         return {i: unpack(blobs[i]) for i in ids}
 
     def _head(self, client: ClientId, ask: str, round: int) -> Head:
-        accepted, saved = self.accepted.get(client), self.saved.get(client)
-        return Head(client, ask, round, accepted, saved, self.known[client])
+        return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
 
-    def _record(self, lines: Any) -> None:
-        new = self.ledger.extend(lines)
-        self.known.update(line.owner for line in new)
-        self.on_release(new)
+    def release(self, line: Release) -> None:
+        """Write a release of the server's own, unless it would pass the budget; for mechanisms, before they draw."""
+        after = self.ledger.plus(line)
+        self.approve(after)
+        self.on_release([r for r in after if r.owner == line.owner], after)
+        self.ledger = after
 
     def snapshot(self) -> dict[ClientId, str]:
         """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
@@ -222,11 +248,10 @@ class Engine(ABC):
         """Note that the present snapshot is safely on disk."""
         self.saved = dict(self.accepted)
 
-    def restore(self, snapshot: Mapping[ClientId, str], lines: Sequence[Release] = ()) -> None:
+    def restore(self, snapshot: Mapping[ClientId, str], ledger: Ledger | None = None) -> None:
         """Go back to a snapshot; the ledger is never rolled back."""
         self.accepted, self.saved = dict(snapshot), dict(snapshot)
-        self.ledger = Ledger(lines)
-        self.known = Counter(line.owner for line in self.ledger)
+        self.ledger = ledger or Ledger()
 
 
 def _too_few(of: Sample, got: Mapping[ClientId, Any], failed: Mapping[ClientId, str]) -> str:
@@ -238,7 +263,7 @@ class Serial(Engine):
     """Every client in this process, one after the other: for tests and for debugging a task."""
 
     def __init__(self, world: World, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault)
+        super().__init__(world.federation.everyone, world.seed, fault, world.noise)
         self.world = world
         world.model.to(world.device)
 
@@ -257,7 +282,7 @@ class Serial(Engine):
                 if fault in ("crash", "die"):
                     failed[head.client] = fault
                     continue
-                blob = self.world.serve(kind, head, unpack(call))
+                blob = self.world.serve(kind, head, unpack(call, known=True))
                 if fault == "lost":
                     failed[head.client] = fault
                 else:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tacit import codec
-from tacit.core import BadInput, Event, NonPrivate, Nothing, Release
+from tacit.core import BadInput, Event, Ledger, Release, Sampling
 
-EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in (NonPrivate, Nothing)}
+EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
 class ClientStore:
@@ -47,44 +47,48 @@ class ClientStore:
             if file not in wanted:
                 file.unlink(missing_ok=True)
 
-    def record(self, lines: Iterable[Release]) -> list[Release]:
-        """Write releases to this client's ledger, each once, and return the whole ledger."""
-        file = self.folder / "ledger.jsonl"
-        known = read_ledger(file)
-        new = [line for line in lines if line not in known]
+    def ledger(self) -> Ledger:
+        """Return everything this client has released."""
+        return read_ledger(self.folder / "ledger.jsonl")
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Replace the ledger by one that goes on."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        append_ledger(file, new)
-        return known + new
+        codec.write_atomically(self.folder / "ledger.jsonl", to_text(ledger).encode())
 
 
-def append_ledger(file: Path, lines: Iterable[Release]) -> None:
-    """Add lines to a ledger file; they are on their way to the disk before this returns."""
-    text = "".join(json.dumps(to_json(line)) + "\n" for line in lines)
-    if text:
-        with file.open("a") as f:
-            f.write(text)
-
-
-def read_ledger(file: Path) -> list[Release]:
+def read_ledger(file: Path) -> Ledger:
     """Read a ledger file; a last line cut short by a kill never left this process, so it is dropped."""
     if not file.exists():
-        return []
+        return Ledger()
     try:
         text = file.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             codec.write_atomically(file, whole.encode())
-        return [from_json(json.loads(line)) for line in whole.splitlines()]
+        return Ledger(from_json(json.loads(line)) for line in whole.splitlines())
     except (ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{file}: not a ledger ({type(e).__name__}: {e})") from None
 
 
+def to_text(lines: Iterable[Release]) -> str:
+    """Return ledger lines as JSON, one per line."""
+    return "".join(json.dumps(to_json(line)) + "\n" for line in lines)
+
+
 def to_json(line: Release) -> dict[str, Any]:
-    """Return a ledger line as plain values, its event named."""
-    return {**asdict(line), "event": {"kind": type(line.event).__name__, **asdict(line.event)}}
+    """Return a ledger line as plain values: its event named, its rounds such as "0-4,7"."""
+    rounds = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in line.rounds)
+    return {**asdict(line), "event": {"kind": type(line.event).__name__, **asdict(line.event)}, "rounds": rounds}
 
 
 def from_json(line: dict[str, Any]) -> Release:
     """Rebuild a ledger line."""
     event = dict(line["event"])
-    return Release(**{**line, "event": EVENTS[event.pop("kind")](**event)})
+    ends = [[int(end) for end in part.split("-")] for part in line["rounds"].split(",")]
+    plain = {
+        "event": EVENTS[event.pop("kind")](**event),
+        "rounds": tuple((end[0], end[-1]) for end in ends),
+        "sampling": Sampling(**line["sampling"]),
+    }
+    return Release(**{**line, **plain})

@@ -5,7 +5,8 @@ a loss is computed, by a tap: it passes the gradient on to the layer below as us
 gradient of its output instead of forming the weight's gradient. From the two follows every example's own gradient
 G_i = A_i^T U_i. It is formed once (as much work as the usual weight gradient), its norm is taken, and sum_i c_i G_i is
 read off. Where G_i would be large and the layer sees few positions, the norm comes from Gram matrices instead,
-||G_i||^2 = <A_i A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples.
+||G_i||^2 = <A_i A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples. Everything here keeps to
+the memory layout of its input; channels-last is the fast one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from torch import Tensor, nn
 from tacit.core import BadInput
 
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
-LARGE = 1 << 17  # numbers in one example's gradient of one weight above which Gram matrices are considered
+BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
+FEW = 8  # channels below which the usual gradient of a convolution's input leaves most of a vector unused
+MEMORY = 16  # to write and twice read a number of G_i takes as long as this many products of a Gram matrix
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,26 @@ def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
     return Piece(parameter, squares, lambda c: (c @ flat).view(G.shape[1:]))
 
 
-def product(parameter: nn.Parameter, A: Tensor, U: Tensor, shape: Callable[[Tensor], Tensor]) -> Piece:
-    """Return the piece of G_i = A_i^T U_i, with A (n, positions, out) and U (n, positions, in)."""
-    n, positions, out = A.shape
-    inside = U.shape[2]
+def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape: Callable[[Tensor], Tensor]) -> Piece:
+    """Return the piece of G_i = L_i R_i, with L (n, out, positions) and R (n, positions, in).
+
+    Each may be a view with more dimensions that add up to these.
+    """
+    n, out, inside = len(L), L[0].numel() // positions, R[0].numel() // positions
     if positions == 1:
-        a, u = A[:, 0], U[:, 0]
+        a, u = L.reshape(n, out), R.reshape(n, inside)
         squares = a.square().sum(1) * u.square().sum(1)
         return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
-    if out * inside > LARGE and positions * (out + inside) < 2 * out * inside:
-        squares = ((A @ A.mT) * (U @ U.mT)).sum((1, 2))
-        return Piece(parameter, squares, lambda c: shape((c[:, None, None] * A).flatten(0, 1).t() @ U.flatten(0, 1)))
-    G = torch.bmm(A.mT, U)
-    squares = torch.linalg.vector_norm(G.view(n, -1), dim=1).square()
-    return Piece(parameter, squares, lambda c: shape((c @ G.view(n, -1)).view(out, inside)))
+    if positions**2 * (out + inside) < MEMORY * out * inside:
+        L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
+        squares = ((L.mT @ L) * (R @ R.mT)).sum((1, 2))
+        return Piece(parameter, squares, lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)))
+    G = L.new_empty(n, out, inside)
+    block = max(1, BLOCK // (positions * max(out, inside)))
+    for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
+        torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
+    whole = formed(parameter, G)
+    return Piece(parameter, whole.squares, lambda c: shape(whole.weighted(c)))
 
 
 class Layer(ABC):
@@ -104,14 +113,14 @@ class Linear(Layer):
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
         A, U = (t.reshape(len(t), -1, t.shape[-1]) for t in (g, x))
-        return product(self.module.weight, A, U, lambda G: G)
+        return product(self.module.weight, A.mT, U, A.shape[1], lambda G: G)
 
     def bias(self, g: Tensor) -> Tensor:
         return g.reshape(len(g), -1, g.shape[-1]).sum(1)
 
 
 def patches(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]) -> Tensor:
-    """Return (n, positions, kh, kw, channels): what a convolution sees at each position."""
+    """Return what a convolution sees at each position, (n, rows, columns, kh, kw, channels), as a view."""
     x = x.permute(0, 2, 3, 1)
     x = F.pad(x, (0, 0, pad[1], pad[1], pad[0], pad[0])) if any(pad) else x
     x = x.contiguous()
@@ -120,11 +129,10 @@ def patches(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequen
         (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip((h, w), kernel, stride, dil, strict=True)
     )
     a, b, c, e = x.stride()
-    view = x.as_strided(
+    return x.as_strided(
         (n, rows, columns, kernel[0], kernel[1], channels),
         (a, b * stride[0], c * stride[1], b * dil[0], c * dil[1], e),
     )
-    return view.reshape(n, rows * columns, kernel[0] * kernel[1], channels)
 
 
 class Conv(Layer):
@@ -155,8 +163,12 @@ class Conv(Layer):
 
     def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
         x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        if x.shape[1] < FEW and self.module.groups == 1:
+            seen = self._weight().flatten(1).t() @ g.flatten(2)
+            back: Tensor = F.fold(seen, x.shape[2:], self.kernel, self.dilation, self.padding, self.stride)
+            return back.squeeze(2) if self.flat else back
         where = (list(self.stride), list(self.padding), list(self.dilation), False, [0, 0], self.module.groups)
-        back: Tensor = torch.ops.aten.convolution_backward(g, x, self._weight(), None, *where, [True, False, False])[0]
+        back = torch.ops.aten.convolution_backward(g, x, self._weight(), None, *where, [True, False, False])[0]
         return back.squeeze(2) if self.flat else back
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
@@ -166,20 +178,18 @@ class Conv(Layer):
 
     def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
         """Return the weight's piece from A (n, positions, out) and the patches that belong to it."""
-        groups, weight = self.module.groups, self._weight()
-        if groups == 1:
-            by_kernel = (weight.shape[0], *self.kernel, weight.shape[1])
-            return product(
-                self.module.weight,
-                A,
-                seen.flatten(2),
-                lambda G: G.view(by_kernel).permute(0, 3, 1, 2).reshape(self.module.weight.shape),
-            )
-        n, positions, area, channels = seen.shape
-        A = A.view(n, positions, groups, -1)
-        U = seen.view(n, positions, area, groups, channels // groups)
-        G = torch.einsum("npgo,npkgc->ngock", A, U)
-        return formed(self.module.weight, G.reshape(n, *self.module.weight.shape))
+        n, positions, out = A.shape
+        weight, groups, channels = self.module.weight, self.module.groups, seen.shape[5]
+        if groups > 1:
+            A = A.reshape(n, positions, groups, -1)
+            U = seen.reshape(n, positions, -1, groups, channels // groups)
+            return formed(weight, torch.einsum("npgo,npkgc->ngock", A, U).reshape(n, *weight.shape))
+        if channels == 1:  # the other way round, so that patches are copied along the image's rows: kernels' are short
+            return product(weight, seen.permute(0, 3, 4, 5, 1, 2), A, positions, lambda G: G.t().reshape(weight.shape))
+        by_kernel = (out, *self.kernel, channels)
+        return product(
+            weight, A.mT, seen, positions, lambda G: G.view(by_kernel).permute(0, 3, 1, 2).view(weight.shape)
+        )
 
 
 class ConvTranspose(Conv):
@@ -226,6 +236,27 @@ class Embedding(Layer):
         return Piece(weight, squares, weighted)
 
 
+class Normalise(torch.autograd.Function):
+    """Group norm without scale and shift, on (n, groups, ...); torch's own is slow on channels-last tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        """Return the input with mean 0 and variance 1 in each group."""
+        ctx.dims = tuple(range(2, x.dim()))
+        y = x - x.mean(ctx.dims, keepdim=True)
+        scale = (y.square().mean(ctx.dims, keepdim=True) + eps).rsqrt()
+        y *= scale
+        ctx.save_for_backward(y, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the input's gradient: what is left of the output's without the directions that change nothing."""
+        (y, scale), (g,) = ctx.saved_tensors, grads
+        along = (g * y).mean(ctx.dims, keepdim=True)
+        return (g - g.mean(ctx.dims, keepdim=True)).addcmul_(y, along, value=-1).mul_(scale), None
+
+
 class Affine(Layer):
     """The scale and shift of group, instance and layer norm; the normalisation itself is left to autograd."""
 
@@ -237,9 +268,9 @@ class Affine(Layer):
         m = self.module
         if isinstance(m, nn.LayerNorm):
             return F.layer_norm(x, m.normalized_shape, eps=m.eps)
-        if isinstance(m, nn.GroupNorm):
-            return F.group_norm(x, m.num_groups, eps=m.eps)
-        return F.instance_norm(x, eps=m.eps)
+        groups = m.num_groups if isinstance(m, nn.GroupNorm) else m.num_features
+        y: Tensor = Normalise.apply(x.unflatten(1, (groups, -1)), m.eps)  # type: ignore[no-untyped-call]
+        return y.flatten(1, 2)
 
     def _spread(self, v: Tensor, like: Tensor) -> Tensor:
         return v if self.trailing else v.view(-1, *(1,) * (like.dim() - 2))
@@ -328,29 +359,36 @@ def clipped_sum(
     """
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
-    for start in range(0, len(inputs), micro):
-        x, y = inputs[start : start + micro], labels[start : start + micro]
-        norms.append(_add_clipped(model, loss, x, y, clip, total))
+    notes: list[Piece] = []
+    with tapped(model, notes):
+        for start in range(0, len(inputs), micro):
+            x, y = inputs[start : start + micro], labels[start : start + micro]
+            norms.append(_add_clipped(partial(loss, model), x, y, notes, clip, total))
     return total, torch.cat(norms)
 
 
 def _add_clipped(
-    model: nn.Module, loss: PerExampleLoss, x: Tensor, y: Tensor, clip: float, total: dict[nn.Parameter, Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    notes: list[Piece],
+    clip: float,
+    total: dict[nn.Parameter, Tensor],
 ) -> Tensor:
-    notes: list[Piece] = []
-    with tapped(model, notes):
-        torch.autograd.backward(loss(model, x, y).sum())
+    notes.clear()
+    torch.autograd.backward(loss(x, y).sum())
     if len({piece.parameter for piece in notes}) < len(notes):
         raise BadInput("model: a layer is used more than once in a forward pass, which per-example clipping cannot do")
     norms = torch.stack([piece.squares for piece in notes]).sum(0).sqrt()
     if not (fine := norms.isfinite()).all():
         if fine.any():
-            _add_clipped(model, loss, x[fine], y[fine], clip, total)
+            _add_clipped(loss, x[fine], y[fine], notes, clip, total)
         return norms
     c = torch.where(norms <= clip, 1.0, clip * (1 - 1e-5) / norms)  # a little less, so that rounding cannot pass it
     with torch.no_grad():
         for piece in notes:
             total[piece.parameter] += piece.weighted(c)
+    notes.clear()
     return norms
 
 

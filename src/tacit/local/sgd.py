@@ -1,17 +1,20 @@
-"""Mini-batch SGD on one client's data."""
+"""Mini-batch SGD on one client's data; with a clip and noise it is DP-SGD."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import Client, Params, Predictor, check_number, load_params, params_of
+from tacit.core import BadInput, Client, Params, Predictor, check_number, load_params, params_of
+from tacit.local.perexample import check_private, clipped_sum
+from tacit.privacy.mechanisms import PrivateSteps
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Correction = Callable[[Params, Params], Params]  # (gradient, where we are) -> the direction a method goes instead
@@ -22,15 +25,27 @@ def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs), labels)
 
 
+def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each example."""
+    return F.cross_entropy(model(inputs), labels, reduction="none")
+
+
 @dataclass(frozen=True)
 class SGD:
-    """Local training: ``epochs`` passes over the client's data in shuffled mini-batches."""
+    """Local training: ``epochs`` passes over the client's data in mini-batches.
+
+    With ``clip`` it is DP-SGD: Poisson samples of ``batch`` examples on average, gradients clipped one by one, noise of
+    ``z * clip`` on their sum. What is trained so may leave the client; the ledger says at what cost.
+    """
 
     lr: float = 0.05  # step size
     epochs: int = 1  # passes over the client's data in one round
     batch: int = 32  # examples per step; the last one may be smaller
     momentum: float = 0.0  # heavy-ball, reset at every round
     weight_decay: float = 0.0  # L2 penalty on every parameter
+    clip: float = 0.0  # bound on each example's gradient; 0: not private
+    z: float = 0.0  # noise multiplier, with clip
+    epsilon: float = 0.0  # with clip: solve z so that all rounds cost this much for an example against the server
 
     def __post_init__(self) -> None:
         check_number("sgd.lr", self.lr, above=0)
@@ -38,6 +53,11 @@ class SGD:
         check_number("sgd.batch", self.batch, at_least=1, whole=True)
         check_number("sgd.momentum", self.momentum, at_least=0, below=1)
         check_number("sgd.weight_decay", self.weight_decay, at_least=0)
+        check_number("sgd.clip", self.clip, at_least=0)
+        check_number("sgd.z", self.z, at_least=0)
+        check_number("sgd.epsilon", self.epsilon, at_least=0)
+        if (self.z or self.epsilon) and not self.clip:
+            raise BadInput(f"sgd.clip = {self.clip}: noise needs a clip above 0")
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction | None = None, loss: Loss = cross_entropy
@@ -47,22 +67,50 @@ class SGD:
         ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both are live tensors.
         """
         weights = load_params(me.model.train(), x)
-        y = Params(zip(x, (w.detach() for w in weights), strict=True))
-        velocity: list[Tensor] | None = None
+        y = Params(zip(x, (w.detach() for w in weights), strict=True)).as_released(x.released)
+        velocity: list[Tensor] = []
         steps = 0
-        for rows in self.batches(len(me.data), me.rng):
-            inputs, labels = me.data.batch(rows)
-            g: list[Tensor] = list(torch.autograd.grad(loss(me.model, inputs, labels), weights))
+        for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
+            direction = Params(zip(x, g, strict=True)).as_released(self.clip > 0)
             if self.weight_decay:
                 torch._foreach_add_(g, list(y.values()), alpha=self.weight_decay)
-            if grad is not None:
-                g = list(grad(Params(zip(x, g, strict=True)), y).values())
-            if self.momentum:
-                g = g if velocity is None else list(torch._foreach_add(g, velocity, alpha=self.momentum))
-                velocity = g
-            torch._foreach_add_(list(y.values()), g, alpha=-self.lr)
+            direction = direction if grad is None else grad(direction, y)
+            self._move(y, direction, velocity)
             steps += 1
-        return params_of(me.model), steps
+        return params_of(me.model).as_released(y.released), steps
+
+    def _move(self, y: Params, direction: Params, velocity: list[Tensor]) -> None:
+        """Make one step; what it is made of decides whether the point may leave the client."""
+        g = list(direction.values())
+        if self.momentum:
+            velocity[:] = torch._foreach_add(g, velocity, alpha=self.momentum) if velocity else g
+            g = velocity
+        torch._foreach_add_(list(y.values()), g, alpha=-self.lr)
+        y.released = y.released and direction.released
+
+    def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
+        for rows in self.batches(len(me.data), me.rng):
+            inputs, labels = me.data.batch(rows)
+            yield list(torch.autograd.grad(loss(me.model, inputs, labels), weights))
+
+    def _private(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
+        if loss is not cross_entropy:
+            raise BadInput("sgd.clip: this method's loss is not a sum over examples, so it cannot train privately")
+        _check_once(me)
+        release = PrivateSteps(me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data)))
+        for rows in release.samples(len(me.data)):
+            inputs, labels = me.data.batch(rows)
+            sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, self.clip)
+            noised = release.noised([sums[w] for w in weights])
+            yield list(torch._foreach_div(noised, float(self.batch)))
+
+    def rate(self, n: int) -> float:
+        """Return the share of ``n`` examples that a step of DP-SGD looks at."""
+        return min(1.0, self.batch / n)
+
+    def private_steps(self, n: int) -> int:
+        """Return the number of steps of DP-SGD in one round on ``n`` examples."""
+        return self.epochs * max(1, round(n / self.batch))
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
         """Yield the rows of each mini-batch: every example once in each epoch."""
@@ -78,6 +126,18 @@ class SGD:
         """
         m = self.momentum
         return float(steps) if m == 0.0 else (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+
+
+_checked: WeakSet[nn.Module] = WeakSet()
+
+
+def _check_once(me: Client) -> None:
+    """Refuse a network whose examples cannot be told apart, the first time it is trained privately."""
+    if me.model not in _checked:
+        inputs, _ = me.data.batch(slice(0, 1))
+        check_private(me.model, inputs.shape[1:])
+        me.model.train()
+        _checked.add(me.model)
 
 
 def network(me: Client, x: Params) -> Predictor:

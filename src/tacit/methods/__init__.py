@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tacit.methods.centralised import Centralised
+from tacit.methods.cl_fl import CLFL
+from tacit.methods.dp_fedavg import DPFedAvg
+from tacit.methods.dp_scaffold import DPScaffold
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedmix import FedMix
 from tacit.methods.fednova import FedNova
 from tacit.methods.fedprox import FedProx
+from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.local import Local
+from tacit.methods.nbafl import NbAFL
 from tacit.methods.scaffold import Scaffold
+from tacit.methods.udp import UDP
 
 METHODS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -20,6 +26,12 @@ METHODS: dict[str, type[Any]] = {
     "fedmix": FedMix,
     "centralised": Centralised,
     "local": Local,
+    "ldp_fl": LDPFL,
+    "dp_fedavg": DPFedAvg,
+    "dp_scaffold": DPScaffold,
+    "cl_fl": CLFL,
+    "nbafl": NbAFL,
+    "udp": UDP,
 }
 
 

@@ -43,4 +43,4 @@ class Update:
 @task
 def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
     y, _ = sgd.fit(me, x)
-    return Reply(Update(dx=y - x, n=len(me.data)))
+    return Reply(Update(dx=y - x, n=me.size))

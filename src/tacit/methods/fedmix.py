@@ -91,4 +91,4 @@ def train(me: Client, x: Params, means: Means, lam: float, sgd: SGD) -> Reply[Up
         return (1 - lam) * own + lam * other + lam * (dx * x_bar).sum()
 
     y, _ = sgd.fit(me, x, loss=loss)
-    return Reply(Update(dx=y - x, n=len(me.data)))
+    return Reply(Update(dx=y - x, n=me.size))

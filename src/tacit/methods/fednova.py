@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tacit.core import Client, Cohort, Params, Reply, check_rounds, some, task, weighted_sum
+from tacit.core import Client, Cohort, Params, PublicFloat, Reply, check_rounds, some, task, weighted_sum
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State
 
@@ -45,4 +45,4 @@ class Update:
 @task
 def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
     y, tau = sgd.fit(me, x)
-    return Reply(Update(dx=y - x, n=len(me.data), a=sgd.reach(tau)))
+    return Reply(Update(dx=y - x, n=me.size, a=PublicFloat(sgd.reach(tau))))

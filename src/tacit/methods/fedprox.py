@@ -37,4 +37,4 @@ class FedProx:
 @task
 def train(me: Client, x: Params, mu: float, sgd: SGD) -> Reply[Update]:
     y, _ = sgd.fit(me, x, grad=lambda g, y: g + mu * (y - x))  # gradient of f(y) + mu/2 ||y - x||^2
-    return Reply(Update(dx=y - x, n=len(me.data)))
+    return Reply(Update(dx=y - x, n=me.size))

@@ -1,5 +1,22 @@
 """Mechanisms and accounting: the only place where noise is drawn. May import core."""
 
-from tacit.privacy.accounting import OBSERVERS, UNITS, epsilon, reason
+from tacit.privacy.accounting import OBSERVERS, RELATIONS, UNITS, approve, by_owner, epsilon, rdp_epsilon, reason
+from tacit.privacy.calibrate import noise_for, rate_for, spend, steps_for
+from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 
-__all__ = ["OBSERVERS", "UNITS", "epsilon", "reason"]
+__all__ = [
+    "OBSERVERS",
+    "RELATIONS",
+    "UNITS",
+    "approve",
+    "by_owner",
+    "epsilon",
+    "gdp_epsilon",
+    "gdp_mu",
+    "noise_for",
+    "rate_for",
+    "rdp_epsilon",
+    "reason",
+    "spend",
+    "steps_for",
+]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,13 +16,13 @@ import torch
 
 from tacit import data as data_room
 from tacit import privacy
-from tacit.core import BadInput, Ledger, params_of
+from tacit.core import BadInput, Observer, Unit, params_of, some
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.partition import clients_of
 from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
-from tacit.engines.node import Engine, World
+from tacit.engines.node import Engine, World, sample_rng
 from tacit.methods import name_of
 from tacit.models import build, choose
 from tacit.run.drive import drive
@@ -77,7 +81,7 @@ class Run:
     @property
     def why(self) -> str:
         """Why epsilon is what it is, in one sentence."""
-        return privacy.reason(Ledger(RunDir.open(self.folder).ledger()))
+        return privacy.reason(RunDir.open(self.folder).ledger())
 
     @property
     def experiment(self) -> Experiment:
@@ -145,6 +149,7 @@ class Plan:
                 f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
                 "the number of clients"
             )
+        experiment = replace(experiment, method=calibrated(experiment.method, federation, s))
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
         device = _device(s.device)
@@ -155,10 +160,16 @@ class Plan:
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""
         directory.lock()
-        world = World(self.federation, self.model, self.experiment.setting.seed, directory.clients, self.device)
+        setting, (unit, observer) = self.experiment.setting, protects(self.experiment.method)
+        approve = partial(privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta)
+        at_clients = {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
+        world = World(
+            self.federation, self.model, setting.seed, directory.clients, self.device, setting.noise, **at_clients
+        )
         x0 = params_of(self.model)
         try:
             with closing(make_engine(world, self.workers)) as engine:
+                engine.approve = approve
                 self._rounds(engine, directory, watch, self.experiment.method.init(x0))
         finally:
             directory.unlock()
@@ -202,7 +213,7 @@ class Recorder:
             "accuracy": None,
             "loss": None,
             **scores,
-            "epsilon": self._epsilon(setting.delta),
+            "epsilon": self._epsilon(setting.delta, last=s.round >= method.rounds),
             "bytes_up": self.engine.bytes_up,
             "bytes_down": self.engine.bytes_down,
             "seconds": round(seconds, 4),
@@ -215,12 +226,40 @@ class Recorder:
         self.engine.bytes_up = self.engine.bytes_down = 0
         self.engine.failed, self.last, self.since = {}, s, time.perf_counter()
 
-    def _epsilon(self, delta: float) -> dict[str, float]:
+    def _epsilon(self, delta: float, *, last: bool) -> dict[str, float]:
+        """Return epsilon for every unit and observer: an upper bound on the way, the refined certificate at the end."""
+        ledger = self.engine.ledger
         return {
-            f"{unit}/{observer}": privacy.epsilon(self.engine.ledger, unit=unit, observer=observer, delta=delta)
+            f"{unit}/{observer}": privacy.epsilon(ledger, unit=unit, observer=observer, delta=delta, quick=not last)
             for unit in privacy.UNITS
             for observer in privacy.OBSERVERS
         }
+
+
+def protects(method: Any) -> tuple[Unit, Observer]:
+    """Return what a method's guarantee is about: examples against the server, unless it says otherwise."""
+    whom: tuple[Unit, Observer] = getattr(method, "protects", ("example", "server"))
+    return whom
+
+
+def calibrated(method: Any, federation: Federation, setting: Setting) -> Any:
+    """Return the method with the noise multiplier that its ``sgd.epsilon`` asks for, for the client that pays most."""
+    sgd = getattr(method, "sgd", None)
+    if sgd is None or not sgd.epsilon:
+        return method
+    times = participations(federation.everyone, getattr(method, "per_round", 0), method.rounds, setting.seed)
+    bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in federation.sizes().items() if times[c]}
+    z = sgd.z
+    for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
+        if z == 0 or privacy.spend(z, steps, q, delta=setting.delta) > sgd.epsilon:
+            z = privacy.noise_for(sgd.epsilon, steps, q, delta=setting.delta)
+    return replace(method, sgd=replace(sgd, z=z))
+
+
+def participations(everyone: Sequence[str], per_round: int, rounds: int, seed: int) -> Counter[str]:
+    """Return how often each client will be sampled, which does not depend on any data."""
+    draws = (some(per_round).pick(everyone, sample_rng(seed, t)) for t in range(rounds))
+    return Counter(client for draw in draws for client in draw)
 
 
 def _alike(saved: Any, fresh: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ class Setting:
     seed: int = 0  # everything random in the run derives from it
     eval_every: int = 1  # rounds between evaluations; the last round is always evaluated
     delta: float = 1e-5  # the delta of every reported (epsilon, delta)
+    budget: float = math.inf  # stop before the step that would bring the method's epsilon above this
+    noise: Literal["os", "seeded"] = "os"  # where noise comes from; seeded: a simulation that can be repeated
     workers: int | Literal["auto"] = "auto"  # processes; auto: one per processor; 0: serial, for debugging
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
 
@@ -32,6 +35,8 @@ class Setting:
         check_number("clients", self.clients, at_least=1)
         check_number("eval_every", self.eval_every, at_least=1)
         check_number("delta", self.delta, above=0, below=1)
+        if self.budget != math.inf:
+            check_number("budget", self.budget, above=0)
         if self.workers != "auto":
             check_number("workers", self.workers, at_least=0)
 

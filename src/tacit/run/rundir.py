@@ -12,8 +12,8 @@ from typing import IO, Any
 from safetensors.torch import save as save_tensors
 
 from tacit import codec
-from tacit.core import BadInput, ClientId, Params, Release
-from tacit.engines.store import append_ledger, read_ledger
+from tacit.core import BadInput, ClientId, Ledger, Params, Release
+from tacit.engines.store import read_ledger, to_text
 from tacit.run.experiment import Experiment, read_experiment, to_toml
 
 
@@ -24,6 +24,7 @@ class RunDir:
         self.folder = folder
         self.clients = folder / "checkpoint" / "clients"
         self._lock: IO[str] | None = None
+        self._appended = 0
 
     @classmethod
     def create(cls, folder: Path, experiment: Experiment) -> RunDir:
@@ -98,13 +99,20 @@ class RunDir:
         """Write the shared model's parameters as a plain safetensors file."""
         codec.write_atomically(self.folder / "model.safetensors", save_tensors(dict(x)))
 
-    def ledger(self) -> list[Release]:
+    def ledger(self) -> Ledger:
         """Return every release so far."""
         return read_ledger(self.folder / "ledger.jsonl")
 
-    def record(self, lines: Sequence[Release]) -> None:
-        """Add releases to the ledger."""
-        append_ledger(self.folder / "ledger.jsonl", lines)
+    def record(self, lines: Sequence[Release], ledger: Ledger) -> None:
+        """Add lines as they now stand to the file; a reader joins them. It is rewritten when it has doubled."""
+        file = self.folder / "ledger.jsonl"
+        self._appended += len(lines)
+        if self._appended > 1000 + 2 * len(ledger):
+            codec.write_atomically(file, to_text(ledger).encode(), durable=True)
+            self._appended = 0
+        elif lines:
+            with file.open("a", encoding="utf-8") as f:
+                f.write(to_text(lines))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; one that a kill cut short is left out."""

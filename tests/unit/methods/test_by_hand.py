@@ -411,7 +411,7 @@ def test_local_releases_nothing_and_the_others_say_what_they_send(tmp_path):
     hand = Hand(tmp_path / "local", SMALL, LARGE)
     hand.run(Local(rounds=2, sgd=SGD(batch=10)))
     lines = list(hand.engine.ledger)
-    assert {(line.owner, line.round) for line in lines} == {("0", 0), ("1", 0), ("0", 1), ("1", 1)}
+    assert {(line.owner, line.rounds) for line in lines} == {("0", ((0, 1),)), ("1", ((0, 1),))}
     assert {line.event for line in lines} == {Nothing()}
     for method in (FedAvg, FedProx, Scaffold, FedNova, FedMix):
         hand = Hand(tmp_path / method.__name__, SMALL, LARGE)

@@ -1,0 +1,233 @@
+"""How fast a step of DP-SGD is, against the same step without privacy and against Opacus, all in one run.
+
+    pip install -e . && pip install "opacus==1.6.*"
+    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro 128]
+
+Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a label. One thread,
+one fixed batch in memory; a step is forward, backward, clipping, noise and update. The contenders take turns, so that
+a slow minute of the machine hits all of them; medians are shown. Without privacy and Tacit compute in channels-last.
+Opacus gets the contiguous layout: its convolutions give wrong gradients for channels-last inputs (1.6.0; this program
+checks). All run with `keep_memory`, as Tacit's workers do. At the end: how much memory a step of Tacit's takes in a
+process of its own. Nothing else should run at the same time.
+"""
+
+import argparse
+import copy
+import importlib.util
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from peers.discriminator import SIZE, Discriminator, real_loss
+from torch import Tensor, nn
+
+from tacit.engines.inprocess import keep_memory
+from tacit.local.perexample import clipped_sum
+from tacit.models import build
+
+CLIP, Z, RATE = 1.0, 1.0, 0.05
+Step = Callable[[], object]
+
+
+class Scored(nn.Module):
+    """A network and how its outputs are judged: a loss for each example, or their mean, as Opacus wants it."""
+
+    def __init__(self, takes_labels: bool) -> None:
+        super().__init__()
+        self.takes_labels, self.reduction = takes_labels, "mean"
+
+    def outputs(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return the network's outputs; the discriminator sees the labels."""
+        out: Tensor = model(x, y) if self.takes_labels else model(x)
+        return out
+
+    def forward(self, out: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of outputs."""
+        each = real_loss(out) if self.takes_labels else F.cross_entropy(out, y, reduction="none")
+        return each if self.reduction == "none" else each.mean()
+
+    def each(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each example."""
+        out = self.outputs(model, x, y)
+        return real_loss(out) if self.takes_labels else F.cross_entropy(out, y, reduction="none")
+
+
+@dataclass
+class Work:
+    """A network, a batch in the same layout, and the loss."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    scored: Scored
+
+
+def work(name: str, batch: int, layout: torch.memory_format) -> Work:
+    """Return the same network and batch every time."""
+    torch.manual_seed(0)
+    judged = name == "discriminator"
+    model = Discriminator(layout) if judged else build("dafl-cnn", (1, 28, 28), 10, 0)
+    x, y = torch.rand(batch, 1, SIZE if judged else 28, SIZE if judged else 28), torch.randint(0, 10, (batch,))
+    return Work(model.to(memory_format=layout), x.contiguous(memory_format=layout), y, Scored(judged))
+
+
+def plain(w: Work) -> Step:
+    """Return the step without privacy."""
+    weights = list(w.model.parameters())
+
+    def step() -> None:
+        grads = torch.autograd.grad(w.scored.each(w.model, w.x, w.y).mean(), weights)
+        with torch.no_grad():
+            torch._foreach_add_(weights, grads, alpha=-RATE)
+
+    return step
+
+
+def ours(w: Work, micro: int) -> Step:
+    """Return Tacit's step."""
+    weights = list(w.model.parameters())
+
+    def step() -> None:
+        sums, _ = clipped_sum(w.model, w.scored.each, w.x, w.y, CLIP, micro)
+        noised = [sums[p] + torch.randn_like(p) * (Z * CLIP) for p in weights]
+        with torch.no_grad():
+            torch._foreach_add_(weights, noised, alpha=-RATE / len(w.x))
+
+    return step
+
+
+def opacus(w: Work, mode: str) -> Step:
+    """Return Opacus' step, set up by its privacy engine."""
+    from opacus import PrivacyEngine
+
+    data = torch.utils.data.TensorDataset(w.x, w.y)
+    loader = torch.utils.data.DataLoader(data, batch_size=len(w.x))
+    optimizer = torch.optim.SGD(w.model.parameters(), lr=RATE)
+    made = PrivacyEngine().make_private(
+        module=w.model,
+        optimizer=optimizer,
+        data_loader=loader,
+        criterion=w.scored,
+        noise_multiplier=Z,
+        max_grad_norm=CLIP,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+    )
+    model, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else w.scored
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(w.scored.outputs(model, w.x, w.y), w.y).backward()
+        optimizer.step()
+
+    return step
+
+
+def tried(make: Callable[[], Step]) -> Step | str:
+    """Return a step that works, warmed up, or why it does not."""
+    try:
+        step = make()
+        for _ in range(2):
+            step()
+    except Exception as e:  # another's code, on networks it may not know
+        return f"not supported ({type(e).__name__}: {' '.join(str(e).split())[:60]})"
+    return step
+
+
+def opacus_is_wrong(name: str) -> bool:
+    """Tell whether Opacus' norms of channels-last examples differ from those of the same examples, contiguous."""
+    from opacus import GradSampleModule
+
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        w = work(name, 4, layout)
+        model = GradSampleModule(copy.deepcopy(w.model), loss_reduction="sum")
+        w.scored.each(model, w.x, w.y).sum().backward()
+        found.append(torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(dim=0))
+    return not torch.allclose(*found, rtol=1e-3)
+
+
+def measure(name: str, batch: int, micro: int, repeats: int) -> dict[str, float | str]:
+    """Return the median seconds of each contender's step, or why it has none."""
+    cl, contiguous = torch.channels_last, torch.contiguous_format
+    steps: dict[str, Step | str] = {
+        "no privacy": tried(lambda: plain(work(name, batch, cl))),
+        "tacit": tried(lambda: ours(work(name, batch, cl), micro)),
+    }
+    if importlib.util.find_spec("opacus"):
+        steps["opacus hooks"] = tried(lambda: opacus(work(name, batch, contiguous), "hooks"))
+        steps["opacus ghost"] = tried(lambda: opacus(work(name, batch, contiguous), "ghost"))
+    seconds: dict[str, list[float]] = {peer: [] for peer, step in steps.items() if not isinstance(step, str)}
+    for turn in range(repeats):
+        print(f"\r{name}: turn {turn + 1}/{repeats}", end="", file=sys.stderr, flush=True)
+        for peer, taken in seconds.items():
+            begun = time.perf_counter()
+            steps[peer]()  # type: ignore[operator]
+            taken.append(time.perf_counter() - begun)
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    return {p: statistics.median(seconds[p]) if p in seconds else str(s) for p, s in steps.items()}
+
+
+def table(results: dict[str, float | str], batch: int) -> None:
+    """Print speeds, times as a multiple of the step without privacy, and Tacit's speed as a multiple of each."""
+    free, mine = float(results["no privacy"]), float(results["tacit"])
+    print(f"{'':14}{'images/s':>10}{'of no privacy':>15}{'tacit is':>10}")
+    for peer, s in results.items():
+        if isinstance(s, str):
+            print(f"{peer:14}  {s}")
+        else:
+            print(f"{peer:14}{batch / s:10.0f}{s / free:14.2f}x{s / mine:9.2f}x")
+
+
+def peak(name: str, batch: int, micro: int) -> None:
+    """Print by how many MB a step of Tacit's raises this process's memory."""
+    step = ours(work(name, batch, torch.channels_last), micro)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def peaks(name: str, micro: int) -> str:
+    """Return what a step takes at two batch sizes, each in a process of its own."""
+    found = []
+    for batch in (256, 4096):
+        command = [sys.executable, str(Path(__file__)), "--micro", str(micro), "--peak", name, "--batch", str(batch)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(f"{float(done.stdout):.0f} MB at batch {batch}")
+    return f"tacit's step takes {' and '.join(found)} (micro-batch {micro})"
+
+
+def main() -> None:
+    """Measure both networks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15, help="turns")
+    parser.add_argument("--batch", type=int, default=256, help="examples per step")
+    parser.add_argument("--micro", type=int, default=128, help="Tacit's micro-batch, which bounds its memory")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()
+    warnings.simplefilter("ignore")  # Opacus warns at each backward pass
+    if given.peak:
+        return peak(given.peak, given.batch, given.micro)
+    there = importlib.util.find_spec("opacus") is not None
+    if not there:
+        print('Opacus is not installed, so it is left out: pip install "opacus==1.6.*"')
+    for name in ("classifier", "discriminator"):
+        print(f"\nDA-FL's {name}, batch {given.batch}, one thread")
+        table(measure(name, given.batch, given.micro, given.repeats), given.batch)
+        if there and opacus_is_wrong(name):
+            print("opacus in channels-last gives wrong gradients, so it is measured contiguous")
+        print(peaks(name, given.micro))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""DP-FedAvg (McMahan et al. 2018, Algorithm 1): client-level privacy of the mean, against everybody but the server.
+
+Poisson sampling of clients, flat clipping, uniform weights and a fixed denominator q N. With `adaptive`, the clip
+follows a private quantile of the norms (Andrew et al. 2021); its cost is inside z. Given `epsilon`, z is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tacit.core import Client, Cohort, Observer, Params, Poisson, Reply, Unit, check_number, check_rounds, task
+from tacit.local.sgd import SGD
+from tacit.privacy.calibrate import noise_for
+from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    clip: float
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class DPFedAvg:
+    protects: ClassVar[tuple[Unit, Observer]] = ("client", "clients")
+    rounds: int = 20  # communication rounds
+    q: float = 0.5  # probability with which each client takes part in a round
+    clip: float = 1.0  # bound on a client's update; the first one if adaptive
+    z: float = 1.0  # noise multiplier
+    epsilon: float = 0.0  # solve z for this epsilon over all rounds; 0: take z as it is
+    delta: float = 1e-5
+    adaptive: bool = False  # let the clip follow the median of the norms, privately
+    server_lr: float = 1.0  # the server's step along the mean
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, 0)
+        check_number("q", self.q, above=0, at_most=1)
+        check_number("clip", self.clip, above=0)
+        check_number("z", self.z, at_least=0)
+        check_number("epsilon", self.epsilon, at_least=0)
+        check_number("server_lr", self.server_lr, above=0)
+
+    def init(self, x0: Params) -> State:
+        return State(x0, self.clip)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        out_of = self.q * len(cohort.everyone)
+        z = noise_for(self.epsilon, self.rounds, self.q, delta=self.delta) if self.epsilon else self.z
+        follow = AdaptiveClip(z, out_of)
+        noise = {"z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
+        for t in range(s.round, self.rounds):
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(Poisson(self.q), t), need=0.0)
+            step = gaussian_mean(cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, **noise)
+            below = [r.dx.norm() <= s.clip for r in replies]
+            clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip
+            s = State(s.x + self.server_lr * step, clip, t + 1)
+            yield s
+
+
+@dataclass(frozen=True)
+class Update:
+    dx: Params
+
+
+@task
+def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
+    y, _ = sgd.fit(me, x)
+    return Reply(Update(dx=y - x))

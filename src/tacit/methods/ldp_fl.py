@@ -1,0 +1,138 @@
+"""LDP-FL: local differential privacy on every update (paper 003).
+
+`paper`: E epochs of SGD with every batch gradient clipped to C, then noise (2C/m) sqrt(2 q T ln(1/delta)) / eps on the
+weights. 2C/m is the sensitivity of one averaged full-batch gradient, not of E epochs, so the ledger says inf.
+Certified, observer server, K rounds of a client:
+- `gradient`: one full-batch gradient a round, clipped example by example: the only case in which 2C/m is right;
+- `dp-sgd`: local DP-SGD, all its steps accounted together;
+- `update`: the whole update clipped to C, noise C sqrt(K)/mu: protects the client, not only the example.
+Each client may have its own eps (`epsilons`, dealt out in turn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tacit.core import (
+    BadInput,
+    Client,
+    Cohort,
+    Params,
+    Reply,
+    check_choice,
+    check_number,
+    check_rounds,
+    load_params,
+    mean,
+    most_rounds,
+    some,
+    task,
+)
+from tacit.local.perexample import clipped_sum
+from tacit.local.sgd import SGD, cross_entropies
+from tacit.methods.fedavg import State
+from tacit.privacy.calibrate import noise_for
+from tacit.privacy.claimed import ldp_fl_sigma
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian, gaussian_update
+
+MODES = ("dp-sgd", "gradient", "update", "paper")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a client is promised, and how the noise for it is found."""
+
+    mode: str
+    epsilon: float
+    delta: float
+    clip: float
+    T: int  # rounds
+    K: int  # of which a client takes part in, at most
+    q: float  # the share of clients in a round; used by the paper's formula only
+    relation: str
+
+
+@dataclass(frozen=True)
+class LDPFL:
+    rounds: int = 20  # T, communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"  # what is released, and with which guarantee
+    epsilon: float = 4.0  # of every client, over all rounds
+    epsilons: tuple[float, ...] = ()  # one for each client in turn, instead
+    delta: float = 1e-5
+    clip: float = 1.0  # C: of an example's gradient; of the batch gradient in paper mode; of the update in update mode
+    relation: Literal["add/remove", "replace"] = "add/remove"  # of `gradient`: replace is the paper's 2C/m
+    sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        check_choice("mode", self.mode, MODES)
+        for epsilon in (self.epsilon, *self.epsilons):
+            check_number("epsilon", epsilon, above=0)
+        check_number("delta", self.delta, above=0, below=1)
+        check_number("clip", self.clip, above=0)
+        if self.sgd.clip:
+            raise BadInput(f"sgd.clip = {self.sgd.clip}: ldp_fl has its own clip and solves the noise from epsilon")
+
+    @property
+    def protects(self) -> tuple[str, str]:
+        return ("client" if self.mode == "update" else "example", "server")
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        N = len(cohort.everyone)
+        q = (self.per_round or N) / N
+        K = most_rounds(cohort, some(self.per_round), self.rounds)
+        promise = Promise(self.mode, self.epsilon, self.delta, self.clip, self.rounds, K, q, self.relation)
+        for t in range(s.round, self.rounds):
+            S = cohort.sample(some(self.per_round), t)
+            call = train(x=s.x, promise=promise, epsilons=list(self.epsilons), sgd=self.sgd)
+            replies = cohort.ask(call, S)
+            s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
+            yield s
+
+
+@dataclass(frozen=True)
+class Update:
+    dx: Params
+
+
+@task
+def train(me: Client, x: Params, promise: Promise, epsilons: list[float], sgd: SGD) -> Reply[Update]:
+    p = replace(promise, epsilon=epsilons[int(me.id) % len(epsilons)]) if epsilons else promise
+    release = {"paper": as_published, "gradient": by_gradient, "dp-sgd": by_dp_sgd, "update": by_update}[p.mode]
+    return Reply(Update(release(me, x, p, sgd)))
+
+
+def as_published(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
+    y, _ = sgd.fit(me, x, grad=lambda g, y: g.clipped(p.clip))
+    sd = ldp_fl_sigma(p.clip, me.size, p.T, p.q, p.epsilon, p.delta)
+    why = f"claimed eps {p.epsilon:g}, but 2C/m bounds one averaged full-batch gradient, not {sgd.epochs} epochs of SGD"
+    return claimed_gaussian(me, "ldp_fl weights", y, sd=sd, why=why) - x
+
+
+def by_gradient(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
+    weights = load_params(me.model.train(), x)
+    inputs, labels = me.data.batch(slice(None))
+    sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, p.clip)
+    total = Params(zip(x, (sums[w] for w in weights), strict=True))
+    z = p.K**0.5 / gdp_mu(p.epsilon, p.delta) * (2 if p.relation == "replace" else 1)
+    g = gaussian(me, "ldp_fl gradient", total, sensitivity=p.clip, z=z) / me.size
+    return (-sgd.lr) * g
+
+
+def by_dp_sgd(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
+    steps, q = sgd.private_steps(me.size), sgd.rate(me.size)
+    z = noise_for(p.epsilon, p.K * steps, q, delta=p.delta)
+    y, _ = replace(sgd, clip=p.clip, z=z).fit(me, x)
+    return y - x
+
+
+def by_update(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
+    y, _ = sgd.fit(me, x)
+    return gaussian_update(me, "ldp_fl update", y - x, clip=p.clip, z=p.K**0.5 / gdp_mu(p.epsilon, p.delta))

@@ -1,0 +1,87 @@
+"""NbAFL (Wei et al. 2020, Algorithm 1): clients clip their weights and add noise; the server adds noise if needed.
+
+Local training adds mu/2 ||w - x||^2 to the loss. `paper`: uplink noise c L (2C/m) / eps, c = sqrt(2 ln(1.25/delta)),
+and downlink noise 2 c C sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N). 2C/m bounds a mean over m records of
+clipped quantities, not trained weights, so the ledger says inf. `certified`: the weights' distance from the shared
+model is clipped to C and gets the noise that this needs, so no downlink noise is left to add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, most_rounds, some, task
+from tacit.local.sgd import SGD
+from tacit.methods.fedavg import State
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, public_noise
+
+
+@dataclass(frozen=True)
+class NbAFL:
+    rounds: int = 20  # T, communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    mode: Literal["certified", "paper"] = "certified"
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    clip: float = 10.0  # C: of the weights (paper), of the update (certified)
+    L: int = 1  # exposures of a client's uploads that the published formula counts
+    mu: float = 0.01  # weight of the proximal term
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("delta", self.delta, above=0, below=1)
+        check_number("clip", self.clip, above=0)
+        check_number("L", self.L, at_least=1, whole=True)
+        check_number("mu", self.mu, at_least=0)
+
+    @property
+    def protects(self) -> tuple[str, str]:
+        return ("client", "server")
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        K = most_rounds(cohort, some(self.per_round), self.rounds)
+        for t in range(s.round, self.rounds):
+            replies = cohort.ask(train(x=s.x, method=self, K=K), cohort.sample(some(self.per_round), t))
+            x = mean(r.w for r in replies)
+            if self.mode == "paper":
+                x = public_noise(cohort, x, sd=self.downlink(min(r.m for r in replies), len(replies)), t=t)
+            s = State(x=x, round=t + 1)
+            yield s
+
+    def uplink(self, m: int) -> float:
+        return self._c() * self.L * 2 * self.clip / (m * self.epsilon)
+
+    def downlink(self, m: int, N: int) -> float:
+        if self.rounds <= self.L * math.sqrt(N):
+            return 0.0
+        return 2 * self._c() * self.clip * math.sqrt(self.rounds**2 - self.L**2 * N) / (m * N * self.epsilon)
+
+    def _c(self) -> float:
+        return math.sqrt(2 * math.log(1.25 / self.delta))
+
+
+@dataclass(frozen=True)
+class Weights:
+    w: Params
+    m: int
+
+
+@task
+def train(me: Client, x: Params, method: NbAFL, K: int) -> Reply[Weights]:
+    y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
+    if method.mode == "paper":
+        why = f"claimed eps {method.epsilon:g}, but 2C/m is not the sensitivity of trained weights"
+        w = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=method.uplink(me.size), why=why)
+    else:
+        z = math.sqrt(K) / gdp_mu(method.epsilon, method.delta)
+        w = x + gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
+    return Reply(Weights(w, me.size))

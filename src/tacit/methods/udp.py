@@ -1,0 +1,67 @@
+"""UDP (Wei et al. 2022, Algorithm 1): client-level privacy against the server, one eps for all rounds.
+
+Each client clips its update to C and adds noise; a round's noise follows from what is left of eps and of the rounds, so
+that the total is eps however often a client took part (equal shares of mu^2). `paper`: the clip is the median of the
+client's own past norms, which nobody made private: the ledger says inf. `certified`: C is public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, some, task
+from tacit.local.sgd import SGD
+from tacit.methods.dp_fedavg import Update
+from tacit.methods.fedavg import State
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
+
+
+@dataclass(frozen=True)
+class UDP:
+    rounds: int = 20  # T, communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    mode: Literal["certified", "paper"] = "certified"
+    epsilon: float = 10.0
+    delta: float = 1e-5
+    clip: float = 1.0  # C
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("delta", self.delta, above=0, below=1)
+        check_number("clip", self.clip, above=0)
+
+    @property
+    def protects(self) -> tuple[str, str]:
+        return ("client", "server")
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        for t in range(s.round, self.rounds):
+            call = train(x=s.x, method=self, left=self.rounds - t)
+            replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
+            s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
+            yield s
+
+
+@task
+def train(me: Client, x: Params, method: UDP, left: int) -> Reply[Update]:
+    y, _ = method.sgd.fit(me, x)
+    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, method.delta) ** 2)  # what is left of the budget
+    z = math.sqrt(left / mu2)  # equal shares for the rounds that are left
+    if method.mode == "paper":
+        norms = [*me.kept.get("norms", []), (y - x).norm()]
+        C = median(norms)
+        why = f"claimed eps {method.epsilon:g}, but the clip is a median of the client's own raw norms"
+        dx = claimed_gaussian(me, "udp update", (y - x).clipped(C), sd=z * C, why=why)
+        return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2, "norms": norms})
+    dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=z)
+    return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2})

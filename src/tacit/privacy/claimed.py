@@ -1,0 +1,46 @@
+"""The accountants of the papers. What they say is shown beside the certificate as `claimed`; nothing here certifies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tacit.core import check_number
+
+
+def log_moment(order: int, ratio: float, q: float = 1.0) -> float:
+    """Return alpha(lambda) = log E_{v1,v0}, with v0 = N(0, s^2), v1 = (1-q) N(0, s^2) + q N(ds, s^2), ratio = ds / s.
+
+    LDP-FL's equation for one round (as in Abadi et al. 2016): the log of E_{v0} (v1/v0)^(lambda + 1), in closed form.
+    """
+    n = order + 1
+    terms = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        + (0.0 if k == n else (n - k) * math.log1p(-q) if q < 1 else -math.inf)
+        + (k * math.log(q) if k else 0.0)
+        + k * (k - 1) * ratio**2 / 2
+        for k in range(n + 1)
+    ]  # fmt: skip
+    top = max(terms)
+    return top + math.log(sum(math.exp(t - top) for t in terms))
+
+
+def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
+    """Return the moments accountant's epsilon: the least (rounds * alpha(lambda) + ln(1/delta)) / lambda.
+
+    At q = 1 the order need not be whole, and the minimum is T r^2 / 2 + r sqrt(2 T ln(1/delta)).
+    """
+    check_number("delta", delta, above=0, below=1)
+    if q == 1:
+        return rounds * ratio**2 / 2 + ratio * math.sqrt(2 * rounds * math.log(1 / delta))
+    return min((rounds * log_moment(n, ratio, q) + math.log(1 / delta)) / n for n in range(1, 257))
+
+
+def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: float) -> float:
+    """Return LDP-FL's noise: sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps."""
+    return 2 * clip / m * math.sqrt(2 * q * rounds * math.log(1 / delta)) / epsilon
+
+
+def performance_loss(ratios: Iterable[float], rounds: int, q: float = 1.0, order: int = 1) -> float:
+    """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)): the paper's diagnostic, not a privacy quantity."""
+    return sum(math.exp(min(700.0, rounds * log_moment(order, ratio, q))) for ratio in ratios)

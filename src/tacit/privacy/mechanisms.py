@@ -1,0 +1,263 @@
+"""The only place where noise is drawn.
+
+Each mechanism owns its clip, weights, denominator and noise, and writes its ledger line before it draws. Its docstring
+says what the guarantee rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import (
+    FEDERATION,
+    Client,
+    Cohort,
+    Fixed,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    Params,
+    Poisson,
+    Pure,
+    Relation,
+    Release,
+    Released,
+    Replies,
+    Sampling,
+    Unit,
+    check_number,
+    weighted_sum,
+)
+from tacit.privacy.noise import Source, normal_like, source
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+
+
+def _line(me: Client, what: str, unit: Unit, event: Any, relation: Relation = "add/remove") -> Release:
+    return Release(what, unit, me.id, "server", event, ((me.round, me.round),), relation=relation, noise=me.noise)
+
+
+def gaussian(me: Client, what: str, value: Params, *, sensitivity: float, z: float, unit: Unit = "example") -> Params:
+    """Release a point with Gaussian noise of standard deviation ``z * sensitivity``.
+
+    Guarantee: adding or removing one unit moves ``value`` by at most ``sensitivity``; the caller has seen to that.
+    """
+    check_number("sensitivity", sensitivity, above=0)
+    check_number("z", z, at_least=0)
+    me.release(_line(me, what, unit, Gaussian(float(z))))
+    draw = source(me.noise, me.rng)
+    noised = {k: v + normal_like(draw, v, z * sensitivity) for k, v in value.items()}
+    return Params(noised).as_released()
+
+
+def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: str) -> Params:
+    """Add the noise of a published formula that proves nothing: the ledger says infinity, and why."""
+    me.release(_line(me, what, "example", NonPrivate(why)))
+    draw = source(me.noise, me.rng)
+    return Params({k: v + normal_like(draw, v, sd) for k, v in value.items()}).as_released()
+
+
+def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float) -> Params:
+    """Release a client's whole update, clipped to ``clip``, with noise ``z * clip``: protects the client.
+
+    Guarantee: with or without this client's data the release is a point of norm at most ``clip`` plus noise, so
+    adding or removing all of it (an absent client sends noise around zero) moves the point by at most ``clip``.
+    """
+    check_number("clip", clip, above=0)
+    return gaussian(me, what, dx.clipped(clip), sensitivity=clip, z=z, unit="client")
+
+
+@dataclass
+class PrivateSteps:
+    """Noisy sums over Poisson samples of a client's examples: the releases of DP-SGD (Abadi et al. 2016).
+
+    Guarantee: each example is in each sample independently with probability ``q``, moves the sum by at most ``clip``,
+    and the noise on the sum is ``z * clip``; divisions afterwards are by constants. All ``steps`` releases are one
+    ledger line, written before the first; drawing more often than was written is refused.
+    """
+
+    me: Client
+    q: float
+    clip: float
+    z: float
+    steps: int
+    draw: Source = field(init=False)
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_number("clip", self.clip, above=0)
+        check_number("z", self.z, at_least=0)
+        check_number("q", self.q, above=0, at_most=1)
+        me, sampling = self.me, Sampling("poisson", self.q) if self.q < 1 else Sampling()
+        when = ((me.round, me.round),)
+        line = Release(
+            "dp-sgd", "example", me.id, "server", Gaussian(float(self.z)), when, self.steps, sampling, noise=me.noise
+        )
+        me.release(line)
+        self.draw, self.left = source(me.noise, me.rng), self.steps
+
+    def samples(self, n: int) -> Iterator[Array]:
+        """Yield the rows of each step's sample; it may be empty."""
+        for _ in range(self.steps):
+            yield np.flatnonzero(self.draw.uniform(n) < self.q) if self.q < 1 else np.arange(n)
+
+    def noised(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Return a step's clipped sums with noise."""
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("more releases than the ledger was told of")
+        return [s + normal_like(self.draw, s, self.z * self.clip) for s in sums]
+
+
+def sampling_of(replies: Replies[Any], population: int) -> Sampling:
+    """Return the law by which the clients of an ask were drawn, as the ledger writes it."""
+    law = replies.sample.law
+    if isinstance(law, Poisson):
+        return Sampling("poisson", law.q) if law.q < 1 else Sampling()
+    if isinstance(law, Fixed) and law.k < population:
+        return Sampling("fixed", law.k / population)
+    return Sampling()
+
+
+def gaussian_mean(
+    cohort: Cohort,
+    replies: Replies[T],
+    take: Callable[[T], Params],
+    *,
+    like: Params,
+    clip: float,
+    z: float,
+    out_of: float,
+    noise_z: float | None = None,
+) -> Params:
+    """Return the mean of the clients' points, clipped, with noise: protects clients from everybody but the server.
+
+    Guarantee: each point has norm at most ``clip``, so adding or removing one client moves the *sum* by at most
+    ``clip``; the noise on the sum is ``z * clip``; dividing by the constant ``out_of`` is post-processing. ``out_of``
+    must not depend on who replied, and points are never weighted. The law of the sample goes into the ledger.
+    ``noise_z`` above ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
+    """
+    check_number("clip", clip, above=0)
+    check_number("z", z, at_least=0)
+    sampling, t = sampling_of(replies, len(cohort.everyone)), replies.sample.round
+    task = replies.id.partition("@")[0]
+    line = Release(
+        f"{task} (mean)", "client", FEDERATION, "clients", Gaussian(float(z)), ((t, t),), 1, sampling, covers=task,
+        noise=cohort.noise,
+    )  # fmt: skip
+    cohort.release(line)
+    draw = source(cohort.noise, cohort.rng("noise", task, t))
+    noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
+    parts = [(take(r).clipped(clip), 1.0) for r in replies]
+    return (weighted_sum([(noise, 1.0), *parts]) / out_of).as_released()
+
+
+def claimed_mean(
+    cohort: Cohort, replies: Replies[T], take: Callable[[T], Params], *, clip: float, sd: float, why: str
+) -> Params:
+    """Return a published mean whose noise proves nothing: the ledger says infinity for everybody, and why."""
+    task, t = replies.id.partition("@")[0], replies.sample.round
+    cohort.release(Release(f"{task} (mean)", "client", FEDERATION, "clients", NonPrivate(why), ((t, t),)))
+    total = weighted_sum((take(r).clipped(clip), 1.0) for r in replies)
+    return public_noise(cohort, total, sd=sd, t=t) / len(replies)
+
+
+def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
+    """Add noise for which nothing is claimed, such as a published server's on the way down."""
+    draw = source(cohort.noise, cohort.rng("public noise", t))
+    return Params({k: v + normal_like(draw, v, sd) for k, v in x.items()})
+
+
+def laplace(me: Client, what: str, value: Array, *, sensitivity: float, epsilon: float) -> Released[Array]:
+    """Release numbers with Laplace noise of scale ``sensitivity / epsilon``; L1 sensitivity is the caller's."""
+    check_number("epsilon", epsilon, above=0)
+    me.release(_line(me, what, "example", Laplace(1.0 / epsilon)))
+    u = source(me.noise, me.rng).uniform(value.size).reshape(value.shape) - 0.5
+    noise = -np.sign(u) * np.log1p(-2 * np.abs(u)) * sensitivity / epsilon
+    return Released(value + noise)
+
+
+def discrete_laplace(me: Client, what: str, counts: Array, *, epsilon: float, sensitivity: int = 1) -> Released[Array]:
+    """Release whole numbers with two-sided geometric noise: exact, and free of floating-point surprises.
+
+    Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity); an example changes one count by one.
+    """
+    check_number("epsilon", epsilon, above=0)
+    me.release(_line(me, what, "example", Pure(float(epsilon))))
+    draw, rate = source(me.noise, me.rng), epsilon / sensitivity
+    up, down = (np.floor(np.log(1 - draw.uniform(counts.size)) / -rate).astype(np.int64) for _ in range(2))
+    return Released(counts + (up - down).reshape(counts.shape))
+
+
+def exponential(
+    me: Client, what: str, utility: Array, *, sensitivity: float, epsilon: float, relation: Relation
+) -> Released[int]:
+    """Choose an index with probability proportional to exp(epsilon utility / (2 sensitivity)) (McSherry, Talwar)."""
+    check_number("epsilon", epsilon, above=0)
+    me.release(_line(me, what, "example", Pure(float(epsilon)), relation))
+    scores = epsilon * utility / (2 * sensitivity)
+    weights = np.exp(scores - scores.max())
+    at = source(me.noise, me.rng).uniform(1)[0] * weights.sum()
+    return Released(min(int(np.searchsorted(np.cumsum(weights), at)), len(weights) - 1))
+
+
+def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussian") -> Array:
+    """Return, for each row of votes, the class with the most after noise. The caller writes the ledger line.
+
+    One voter changes its vote: two counts change by one, so the L1 sensitivity is 2 and the L2 sensitivity sqrt 2.
+    """
+    if kind == "gaussian":
+        noise = draw.normal(counts.size) * scale
+    else:
+        u = draw.uniform(counts.size) - 0.5
+        noise = -np.sign(u) * np.log1p(-2 * np.abs(u)) * scale
+    best: Array = (counts + noise.reshape(counts.shape)).argmax(1)
+    return best
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """Geometric updates of a clip towards a quantile of the norms (Andrew et al. 2021, Algorithm 1).
+
+    Each client sends one bit, whether its norm is below the clip. Bits are centred, so one client moves their sum by
+    one half, and the sum gets noise sigma_b, a twentieth of the expected clients but at least ``z``. Bits and update
+    are one joint release: the update's noise multiplier is raised to (z^-2 - (2 sigma_b)^-2)^(-1/2), so that both
+    together cost what ``z`` alone would.
+    """
+
+    z: float
+    out_of: float
+    quantile: float = 0.5
+    lr: float = 0.2
+
+    @property
+    def bit_noise(self) -> float:
+        """The standard deviation of the noise on the sum of bits."""
+        return max(0.05 * self.out_of, self.z)
+
+    @property
+    def update_z(self) -> float:
+        """The noise multiplier that is left for the update."""
+        return float((self.z**-2 - (2 * self.bit_noise) ** -2) ** -0.5) if self.z else 0.0
+
+    def next(self, cohort: Cohort, clip: float, below: Sequence[bool], t: int) -> float:
+        """Return the next clip; its noise is paid for by :attr:`update_z`."""
+        draw = source(cohort.noise, cohort.rng("clip", t))
+        noisy = sum(float(b) - 0.5 for b in below) + self.bit_noise * float(draw.normal(1)[0])
+        return clip * math.exp(-self.lr * (noisy / self.out_of + 0.5 - self.quantile))
+
+
+def clip_rows(rows: Tensor, bound: float) -> Tensor:
+    """Return rows with Euclidean norm at most ``bound``; a row that is not finite counts for nothing."""
+    norms = torch.linalg.vector_norm(rows.flatten(1), dim=1)
+    scale = torch.where(norms <= bound, 1.0, bound * (1 - 1e-6) / norms)
+    scale = torch.where(norms.isfinite(), scale, 0.0)
+    return torch.nan_to_num(rows, posinf=0.0, neginf=0.0) * scale.view(-1, *(1,) * (rows.dim() - 1))
