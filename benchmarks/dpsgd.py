@@ -1,7 +1,7 @@
 """How fast a step of DP-SGD is, against the same step without privacy and against Opacus, all in one run.
 
     pip install -e . && pip install "opacus==1.6.*"
-    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro 128]
+    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro 256]
 
 Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a label. One thread,
 one fixed batch in memory; a step is forward, backward, clipping, noise and update. The contenders take turns, so that
@@ -14,7 +14,6 @@ process of its own. Nothing else should run at the same time.
 import argparse
 import copy
 import importlib.util
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,27 +36,27 @@ CLIP, Z, RATE = 1.0, 1.0, 0.05
 Step = Callable[[], object]
 
 
-class Scored(nn.Module):
-    """A network and how its outputs are judged: a loss for each example, or their mean, as Opacus wants it."""
+class Loss(nn.Module):
+    """How a network's outputs are judged, with `reduction` as Opacus wants it."""
 
-    def __init__(self, takes_labels: bool) -> None:
+    def __init__(self, judged: bool) -> None:
         super().__init__()
-        self.takes_labels, self.reduction = takes_labels, "mean"
+        self.judged, self.reduction = judged, "mean"
 
     def outputs(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Return the network's outputs; the discriminator sees the labels."""
-        out: Tensor = model(x, y) if self.takes_labels else model(x)
+        out: Tensor = model(x, y) if self.judged else model(x)
         return out
 
     def forward(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of outputs."""
-        each = real_loss(out) if self.takes_labels else F.cross_entropy(out, y, reduction="none")
+        """Return the loss of each example, or their mean."""
+        each = real_loss(out) if self.judged else F.cross_entropy(out, y, reduction="none")
         return each if self.reduction == "none" else each.mean()
 
     def each(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each example."""
+        """Return the loss of each example, as Tacit wants it."""
         out = self.outputs(model, x, y)
-        return real_loss(out) if self.takes_labels else F.cross_entropy(out, y, reduction="none")
+        return real_loss(out) if self.judged else F.cross_entropy(out, y, reduction="none")
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Work:
     model: nn.Module
     x: Tensor
     y: Tensor
-    scored: Scored
+    loss: Loss
 
 
 def work(name: str, batch: int, layout: torch.memory_format) -> Work:
@@ -76,7 +75,7 @@ def work(name: str, batch: int, layout: torch.memory_format) -> Work:
     judged = name == "discriminator"
     model = Discriminator(layout) if judged else build("dafl-cnn", (1, 28, 28), 10, 0)
     x, y = torch.rand(batch, 1, SIZE if judged else 28, SIZE if judged else 28), torch.randint(0, 10, (batch,))
-    return Work(model.to(memory_format=layout), x.contiguous(memory_format=layout), y, Scored(judged))
+    return Work(model.train().to(memory_format=layout), x.contiguous(memory_format=layout), y, Loss(judged))
 
 
 def plain(w: Work) -> Step:
@@ -84,7 +83,7 @@ def plain(w: Work) -> Step:
     weights = list(w.model.parameters())
 
     def step() -> None:
-        grads = torch.autograd.grad(w.scored.each(w.model, w.x, w.y).mean(), weights)
+        grads = torch.autograd.grad(w.loss(w.loss.outputs(w.model, w.x, w.y), w.y), weights)
         with torch.no_grad():
             torch._foreach_add_(weights, grads, alpha=-RATE)
 
@@ -96,7 +95,7 @@ def ours(w: Work, micro: int) -> Step:
     weights = list(w.model.parameters())
 
     def step() -> None:
-        sums, _ = clipped_sum(w.model, w.scored.each, w.x, w.y, CLIP, micro)
+        sums, _ = clipped_sum(w.model, w.loss.each, w.x, w.y, CLIP, micro)
         noised = [sums[p] + torch.randn_like(p) * (Z * CLIP) for p in weights]
         with torch.no_grad():
             torch._foreach_add_(weights, noised, alpha=-RATE / len(w.x))
@@ -115,17 +114,17 @@ def opacus(w: Work, mode: str) -> Step:
         module=w.model,
         optimizer=optimizer,
         data_loader=loader,
-        criterion=w.scored,
+        criterion=w.loss,
         noise_multiplier=Z,
         max_grad_norm=CLIP,
         poisson_sampling=False,
         grad_sample_mode=mode,
     )
-    model, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else w.scored
+    model, optimizer, criterion = made[0], made[1], made[2] if mode == "ghost" else w.loss
 
     def step() -> None:
         optimizer.zero_grad()
-        criterion(w.scored.outputs(model, w.x, w.y), w.y).backward()
+        criterion(w.loss.outputs(model, w.x, w.y), w.y).backward()
         optimizer.step()
 
     return step
@@ -150,7 +149,7 @@ def opacus_is_wrong(name: str) -> bool:
     for layout in (torch.contiguous_format, torch.channels_last):
         w = work(name, 4, layout)
         model = GradSampleModule(copy.deepcopy(w.model), loss_reduction="sum")
-        w.scored.each(model, w.x, w.y).sum().backward()
+        w.loss.each(model, w.x, w.y).sum().backward()
         found.append(torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(dim=0))
     return not torch.allclose(*found, rtol=1e-3)
 
@@ -187,12 +186,20 @@ def table(results: dict[str, float | str], batch: int) -> None:
             print(f"{peer:14}{batch / s:10.0f}{s / free:14.2f}x{s / mine:9.2f}x")
 
 
+def resident(field: str) -> float:
+    """Return this process's memory now (VmRSS) or at its highest (VmHWM), in MB; Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
 def peak(name: str, batch: int, micro: int) -> None:
     """Print by how many MB a step of Tacit's raises this process's memory."""
     step = ours(work(name, batch, torch.channels_last), micro)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours(work(name, 1, torch.channels_last), micro)()  # what torch itself loads at its first step
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = resident("VmRSS")
     step()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(resident("VmHWM") - before)
 
 
 def peaks(name: str, micro: int) -> str:
@@ -210,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15, help="turns")
     parser.add_argument("--batch", type=int, default=256, help="examples per step")
-    parser.add_argument("--micro", type=int, default=128, help="Tacit's micro-batch, which bounds its memory")
+    parser.add_argument("--micro", type=int, default=256, help="Tacit's micro-batch, which bounds its memory")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Per-example gradients against autograd, one example at a time, over layers and shapes; and against Opacus."""
+"""Per-example gradients against autograd, one example at a time, over layers and shapes."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tacit.core import BadInput
-from tacit.local.perexample import check_private, clipped_sum
+from tacit.local import perexample
+from tacit.local.perexample import check_private, clipped_sum, micro_batch
 
 quick = settings(max_examples=30, deadline=None)
 
@@ -87,10 +88,13 @@ def test_transposed_conv2d(n, kernel, stride, padding, extra, groups, bias):
     assert_agree(model, squared, x, torch.randn(model(x).shape))
 
 
-@pytest.mark.parametrize("layer", [nn.Conv1d(4, 6, 3, 2, 1), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)])
+@pytest.mark.parametrize(
+    "layer", [nn.Conv1d(4, 6, 3, 2, 1), nn.Conv1d(9, 6, 3), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)]
+)
 def test_one_dimension(layer):
-    x = torch.randn(3, 4, 9)
-    assert_agree(nn.Sequential(nn.Conv1d(4, 4, 1), layer), squared, x, torch.randn(layer(x).shape))
+    channels = layer.in_channels
+    x = torch.randn(3, channels, 9)
+    assert_agree(nn.Sequential(nn.Conv1d(channels, channels, 1), layer), squared, x, torch.randn(layer(x).shape))
 
 
 @given(n=st.integers(1, 6), middle=st.sampled_from([(), (3,), (2, 2)]), bias=st.booleans())
@@ -105,9 +109,10 @@ def test_linear(n, middle, bias):
 @pytest.mark.parametrize(
     "norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LayerNorm([4, 5, 5]), nn.LayerNorm(5)]
 )
-def test_norms(norm):
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_norms(norm, layout):
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), norm, nn.Tanh(), nn.Conv2d(4, 2, 1))
-    x = torch.randn(4, 2, 5, 5)
+    x = torch.randn(4, 2, 5, 5).contiguous(memory_format=layout)
     assert_agree(model, squared, x, torch.randn(4, 2, 5, 5))
 
 
@@ -117,6 +122,38 @@ def test_embedding_adds_up_an_index_met_twice(index):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(15, 2))
     assert_agree(model, per_example_loss, torch.tensor(index), torch.zeros(len(index), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(1, 6, 3, 2, 1),  # one channel: copied along the image's rows
+        nn.ConvTranspose2d(8, 1, 4, 2, 1),
+        nn.Conv2d(2, 6, 4, 2, 1),  # few channels, and a row left over: the input's gradient is folded
+        nn.Conv2d(9, 6, 3, (1, 2), 1, dilation=2),  # many: torch's own
+    ],
+)
+def test_few_and_many_channels(layer, layout):
+    torch.manual_seed(0)
+    channels = layer.in_channels
+    x = torch.randn(3, channels, 7, 8).contiguous(memory_format=layout)
+    assert_agree(nn.Sequential(nn.Conv2d(channels, channels, 1), layer), squared, x, torch.randn(layer(x).shape))
+
+
+@pytest.mark.parametrize("numbers", [1, 2000])
+def test_blocks_change_nothing(monkeypatch, numbers):
+    monkeypatch.setattr(perexample, "BLOCK", numbers)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 8, 3), nn.Flatten())
+    x = torch.randn(5, 1, 9, 9)
+    assert_agree(model, squared, x, torch.randn(model(x).shape))
+
+
+def test_micro_batches_follow_the_size_of_the_model():
+    assert micro_batch(nn.Linear(3, 3)) == 256
+    assert micro_batch(nn.Linear(1000, 1000, bias=False)) == 134
+    assert micro_batch(nn.Linear(3000, 3000).requires_grad_(False)) == 256
+    assert micro_batch(nn.Linear(3000, 3000)) == 32
 
 
 def test_gram_form_of_a_large_layer_agrees():

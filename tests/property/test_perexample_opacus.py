@@ -26,7 +26,11 @@ def squared(model, x, y):
 
 
 def opacus_clipped_sum(model, x, y):
-    """Return the clipped sum and the norms from Opacus' gradient of each example."""
+    """Return the clipped sum and the norms from Opacus' gradient of each example.
+
+    It gets a contiguous copy: Opacus 1.6 computes wrong gradients of convolutions and norms for channels-last inputs.
+    """
+    x = x.contiguous()
     private = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
     squared(private, x, y).sum().backward()
     samples = [p.grad_sample for p in private.parameters()]

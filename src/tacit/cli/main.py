@@ -11,6 +11,10 @@ COMMANDS = {
     "run": ("tacit.cli.runs:run", "run one method and write a run directory"),
     "resume": ("tacit.cli.runs:resume", "continue a run or a comparison that was stopped or killed"),
     "compare": ("tacit.cli.runs:compare", "run several methods side by side; a table and a picture"),
+    "privacy": (
+        "tacit.cli.privacy:privacy_command",
+        "epsilon from noise, noise from epsilon, a method's cost before it runs",
+    ),
     "methods": ("tacit.cli.shows:methods", "list the methods and the networks"),
     "data": ("tacit.cli.shows:data", "list, get or check data sets"),
     "split": ("tacit.cli.shows:split", "draw who holds what"),

@@ -171,6 +171,16 @@ def show(compared: Compared) -> None:
 
 
 def short_names(words: Sequence[str]) -> dict[str, str]:
-    """Return the method's plain name for each word, or the whole word where a name occurs twice."""
-    plain = [w.partition(":")[0] for w in words]
-    return {w: p if plain.count(p) == 1 else w for w, p in zip(words, plain, strict=True)}
+    """Return each word without the settings that all words of the same method share.
+
+    >>> short_names(["fedavg:rounds=5", "fedprox:mu=1,rounds=5", "fedprox:mu=2,rounds=5"])
+    {'fedavg:rounds=5': 'fedavg', 'fedprox:mu=1,rounds=5': 'fedprox:mu=1', 'fedprox:mu=2,rounds=5': 'fedprox:mu=2'}
+    """
+    pairs = {w: w.partition(":")[2].split(",") for w in words}
+    short = {}
+    for word in words:
+        name = word.partition(":")[0]
+        alike = [set(pairs[w]) for w in words if w.partition(":")[0] == name]
+        own = [p for p in pairs[word] if p and p not in set.intersection(*alike)]
+        short[word] = name + ":" * bool(own) + ",".join(own)
+    return short

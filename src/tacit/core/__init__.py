@@ -1,53 +1,82 @@
 """The words every room shares. May import torch and numpy, nothing of ours."""
 
-from tacit.core.cohort import (
-    Cohort,
-    Everyone,
-    Fixed,
-    Law,
-    Method,
-    Personal,
-    Poisson,
-    Predictor,
-    Replies,
-    Sample,
-    State,
-    check_rounds,
-    most_rounds,
-    some,
-)
-from tacit.core.errors import (
-    BadInput,
-    BudgetReached,
-    Diverged,
-    TacitError,
-    TooFewReplies,
-    check_choice,
-    check_number,
-)
-from tacit.core.ledger import (
-    FEDERATION,
-    Event,
-    Gaussian,
-    Laplace,
-    Ledger,
-    Noise,
-    NonPrivate,
-    Nothing,
-    Observer,
-    PublicFloat,
-    PublicInt,
-    Pure,
-    Relation,
-    Release,
-    Released,
-    Sampling,
-    Unit,
-    union,
-)
-from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
-from tacit.core.seeds import rng_for, seed_for
-from tacit.core.task import Call, Client, ClientId, Reply, Task, task
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.core.client import Call, Client, ClientId, Reply, Task, task
+    from tacit.core.cohort import (
+        Cohort,
+        Everyone,
+        Fixed,
+        Law,
+        Method,
+        Personal,
+        Poisson,
+        Predictor,
+        Replies,
+        Sample,
+        State,
+        check_rounds,
+        most_rounds,
+        some,
+    )
+    from tacit.core.errors import (
+        BadInput,
+        BudgetReached,
+        Diverged,
+        TacitError,
+        TooFewReplies,
+        check_choice,
+        check_number,
+    )
+    from tacit.core.ledger import (
+        FEDERATION,
+        Event,
+        Gaussian,
+        Laplace,
+        Ledger,
+        Noise,
+        NonPrivate,
+        Nothing,
+        Observer,
+        PublicFloat,
+        PublicInt,
+        Pure,
+        Relation,
+        Release,
+        Released,
+        Sampling,
+        Unit,
+        union,
+    )
+    from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
+    from tacit.core.seeds import rng_for, seed_for
+
+_WHERE = {
+    "client": "Call Client ClientId Reply Task task",
+    "cohort": (
+        "Cohort Everyone Fixed Law Method Personal Poisson Predictor Replies Sample State check_rounds most_rounds some"
+    ),
+    "errors": "BadInput BudgetReached Diverged TacitError TooFewReplies check_choice check_number",
+    "ledger": (
+        "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
+        "Pure Relation Release Released Sampling Unit union"
+    ),
+    "params": "Params load_params mean params_of weighted_sum",
+    "seeds": "rng_for seed_for",
+}
+_MODULES = {name: module for module, names in _WHERE.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a word's module when the word is first used: accounting need not wait for torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'tacit.core' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tacit.core.{_MODULES[name]}"), name)
+
 
 __all__ = [
     "FEDERATION",

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar, overload
 import numpy as np
 from torch import Tensor
 
+from tacit.core.client import Call, Client, ClientId
 from tacit.core.errors import BadInput, check_number
 from tacit.core.ledger import Ledger, Noise, Release
 from tacit.core.params import Params
-from tacit.core.task import Call, Client, ClientId
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -100,6 +100,7 @@ class Cohort(Protocol):
     everyone: tuple[ClientId, ...]
     ledger: Ledger
     noise: Noise  # where server-side mechanisms draw their randomness
+    delta: float  # of every (epsilon, delta) in this run
 
     def release(self, line: Release) -> None: ...
     def sample(self, law: Law, round: int) -> Sample: ...

@@ -58,7 +58,7 @@ class Workers(Engine):
     """Spreads each ask over worker processes; a worker that dies costs its client's reply and is replaced."""
 
     def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault, world.noise)
+        super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
         self.world, self.sizes = world, world.federation.sizes()
         # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"

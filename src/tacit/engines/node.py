@@ -75,6 +75,7 @@ class World:
     folder: Path  # clients' kept state
     device: str = "cpu"
     noise: Noise = "seeded"
+    delta: float = 1e-5
     approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a client's ledger would pass its budget
 
     def __post_init__(self) -> None:
@@ -177,9 +178,14 @@ class Engine(ABC):
     """A cohort that lives somewhere: sampling, acceptance, traffic, and the server's copy of the ledger."""
 
     def __init__(
-        self, everyone: Sequence[ClientId], seed: int, fault: Fault = no_fault, noise: Noise = "seeded"
+        self,
+        everyone: Sequence[ClientId],
+        seed: int,
+        fault: Fault = no_fault,
+        noise: Noise = "seeded",
+        delta: float = 1e-5,
     ) -> None:
-        self.everyone, self.seed, self.fault, self.noise = tuple(everyone), seed, fault, noise
+        self.everyone, self.seed, self.fault, self.noise, self.delta = tuple(everyone), seed, fault, noise, delta
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
@@ -263,7 +269,7 @@ class Serial(Engine):
     """Every client in this process, one after the other: for tests and for debugging a task."""
 
     def __init__(self, world: World, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault, world.noise)
+        super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
         self.world = world
         world.model.to(world.device)
 

@@ -26,8 +26,8 @@ from tacit.core import BadInput
 
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
-FEW = 8  # channels below which the usual gradient of a convolution's input leaves most of a vector unused
-MEMORY = 16  # to write and twice read a number of G_i takes as long as this many products of a Gram matrix
+FEW = 4  # channels below which to fold is faster than the usual gradient of the input, which is made for many
+MEMORY = 32  # to write and twice read a number of G_i takes about as long as this many products of a Gram matrix
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape
         L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
         squares = ((L.mT @ L) * (R @ R.mT)).sum((1, 2))
         return Piece(parameter, squares, lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)))
-    G = L.new_empty(n, out, inside)
+    G, parts = L.new_empty(n, out, inside), []
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
         torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
-    whole = formed(parameter, G)
-    return Piece(parameter, whole.squares, lambda c: shape(whole.weighted(c)))
+        parts.append(formed(parameter, part).squares)
+    return Piece(parameter, torch.cat(parts), lambda c: shape((c @ G.flatten(1)).view(out, inside)))
 
 
 class Layer(ABC):
@@ -237,11 +237,11 @@ class Embedding(Layer):
 
 
 class Normalise(torch.autograd.Function):
-    """Group norm without scale and shift, on (n, groups, ...); torch's own is slow on channels-last tensors."""
+    """Instance norm without scale and shift, on (n, channels, ...); torch's own copies channels-last tensors."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        """Return the input with mean 0 and variance 1 in each group."""
+        """Return the input with mean 0 and variance 1 in each channel."""
         ctx.dims = tuple(range(2, x.dim()))
         y = x - x.mean(ctx.dims, keepdim=True)
         scale = (y.square().mean(ctx.dims, keepdim=True) + eps).rsqrt()
@@ -268,9 +268,10 @@ class Affine(Layer):
         m = self.module
         if isinstance(m, nn.LayerNorm):
             return F.layer_norm(x, m.normalized_shape, eps=m.eps)
-        groups = m.num_groups if isinstance(m, nn.GroupNorm) else m.num_features
-        y: Tensor = Normalise.apply(x.unflatten(1, (groups, -1)), m.eps)  # type: ignore[no-untyped-call]
-        return y.flatten(1, 2)
+        if isinstance(m, nn.GroupNorm):
+            return F.group_norm(x, m.num_groups, eps=m.eps)
+        y: Tensor = Normalise.apply(x, m.eps)  # type: ignore[no-untyped-call]
+        return y
 
     def _spread(self, v: Tensor, like: Tensor) -> Tensor:
         return v if self.trailing else v.view(-1, *(1,) * (like.dim() - 2))
@@ -349,14 +350,22 @@ def tapped(model: nn.Module, notes: list[Piece]) -> Iterator[None]:
             del module.forward  # the class's own shows again
 
 
+def micro_batch(model: nn.Module) -> int:
+    """Return how many examples to take at a time: as many as whose gradients would fill 512 MB, within 32 and 256."""
+    numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return max(32, min(256, (1 << 27) // max(1, numbers)))
+
+
 def clipped_sum(
-    model: nn.Module, loss: PerExampleLoss, inputs: Tensor, labels: Tensor, clip: float, micro: int = 64
+    model: nn.Module, loss: PerExampleLoss, inputs: Tensor, labels: Tensor, clip: float, micro: int | None = None
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
     """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
 
     Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm, as long as the
-    model does not mix examples. A gradient that is not finite counts for nothing. Memory is bounded by ``micro``.
+    model does not mix examples. A gradient that is not finite counts for nothing. Memory is bounded by ``micro``, how
+    many examples are taken at a time; by default it follows from the size of the model.
     """
+    micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
     notes: list[Piece] = []

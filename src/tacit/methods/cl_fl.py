@@ -7,14 +7,28 @@ sample is accounted as what it is, not as a Poisson one. The server itself sees 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import ClassVar, Literal
 
-from tacit.core import Cohort, Observer, Params, Unit, check_number, check_rounds, some
+from tacit.core import (
+    FEDERATION,
+    Cohort,
+    Gaussian,
+    Observer,
+    Params,
+    Release,
+    Sampling,
+    Unit,
+    check_number,
+    check_rounds,
+    some,
+)
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import State, train
+from tacit.privacy.claimed import moments_epsilon
 from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean
 
 
@@ -52,3 +66,17 @@ class CLFL:
                 clip = follow.next(cohort, s.clip, [n <= s.clip for n in norms], t)
             s = State(s.x + step, clip, t + 1)
             yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        N = len(sizes)
+        sampling = Sampling("fixed", self.per_round / N) if 0 < self.per_round < N else Sampling()
+        when = ((0, self.rounds - 1),)
+        return [Release("mean", "client", FEDERATION, "clients", Gaussian(self.z), when, 1, sampling)]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        q = (self.per_round or len(sizes)) / len(sizes)
+        claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta)
+        return [
+            ("moments", claimed, f"as published: Poisson sampling at q = {q:g}, clip treated as public"),
+            ("certified", math.inf, "the clip is the median of the raw norms, so it depends on every client's data"),
+        ]

@@ -6,11 +6,26 @@ follows a private quantile of the norms (Andrew et al. 2021); its cost is inside
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tacit.core import Client, Cohort, Observer, Params, Poisson, Reply, Unit, check_number, check_rounds, task
+from tacit.core import (
+    FEDERATION,
+    Client,
+    Cohort,
+    Gaussian,
+    Observer,
+    Params,
+    Poisson,
+    Release,
+    Reply,
+    Sampling,
+    Unit,
+    check_number,
+    check_rounds,
+    task,
+)
 from tacit.local.sgd import SGD
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean
@@ -31,7 +46,6 @@ class DPFedAvg:
     clip: float = 1.0  # bound on a client's update; the first one if adaptive
     z: float = 1.0  # noise multiplier
     epsilon: float = 0.0  # solve z for this epsilon over all rounds; 0: take z as it is
-    delta: float = 1e-5
     adaptive: bool = False  # let the clip follow the median of the norms, privately
     server_lr: float = 1.0  # the server's step along the mean
     sgd: SGD = field(default_factory=SGD)  # local training
@@ -49,7 +63,7 @@ class DPFedAvg:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         out_of = self.q * len(cohort.everyone)
-        z = noise_for(self.epsilon, self.rounds, self.q, delta=self.delta) if self.epsilon else self.z
+        z = noise_for(self.epsilon, self.rounds, self.q, delta=cohort.delta) if self.epsilon else self.z
         follow = AdaptiveClip(z, out_of)
         noise = {"z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
         for t in range(s.round, self.rounds):
@@ -59,6 +73,12 @@ class DPFedAvg:
             clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip
             s = State(s.x + self.server_lr * step, clip, t + 1)
             yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        sampling = Sampling("poisson", self.q) if self.q < 1 else Sampling()
+        z = noise_for(self.epsilon, self.rounds, self.q, delta=delta) if self.epsilon else self.z
+        when = ((0, self.rounds - 1),)
+        return [Release("mean", "client", FEDERATION, "clients", Gaussian(z), when, 1, sampling)]
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,25 @@ Each client may have its own eps (`epsilons`, dealt out in turn).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Literal
 
 from tacit.core import (
     BadInput,
     Client,
     Cohort,
+    Event,
+    Gaussian,
+    NonPrivate,
+    Observer,
     Params,
+    Release,
     Reply,
+    Sampling,
+    Unit,
     check_choice,
     check_number,
     check_rounds,
@@ -34,8 +43,8 @@ from tacit.local.perexample import clipped_sum
 from tacit.local.sgd import SGD, cross_entropies
 from tacit.methods.fedavg import State
 from tacit.privacy.calibrate import noise_for
-from tacit.privacy.claimed import ldp_fl_sigma
-from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.claimed import ldp_fl_sigma, moments_epsilon, performance_loss
+from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 from tacit.privacy.mechanisms import claimed_gaussian, gaussian, gaussian_update
 
 MODES = ("dp-sgd", "gradient", "update", "paper")
@@ -62,7 +71,6 @@ class LDPFL:
     mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"  # what is released, and with which guarantee
     epsilon: float = 4.0  # of every client, over all rounds
     epsilons: tuple[float, ...] = ()  # one for each client in turn, instead
-    delta: float = 1e-5
     clip: float = 1.0  # C: of an example's gradient; of the batch gradient in paper mode; of the update in update mode
     relation: Literal["add/remove", "replace"] = "add/remove"  # of `gradient`: replace is the paper's 2C/m
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
@@ -72,13 +80,12 @@ class LDPFL:
         check_choice("mode", self.mode, MODES)
         for epsilon in (self.epsilon, *self.epsilons):
             check_number("epsilon", epsilon, above=0)
-        check_number("delta", self.delta, above=0, below=1)
         check_number("clip", self.clip, above=0)
         if self.sgd.clip:
             raise BadInput(f"sgd.clip = {self.sgd.clip}: ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
-    def protects(self) -> tuple[str, str]:
+    def protects(self) -> tuple[Unit, Observer]:
         return ("client" if self.mode == "update" else "example", "server")
 
     def init(self, x0: Params) -> State:
@@ -88,13 +95,55 @@ class LDPFL:
         N = len(cohort.everyone)
         q = (self.per_round or N) / N
         K = most_rounds(cohort, some(self.per_round), self.rounds)
-        promise = Promise(self.mode, self.epsilon, self.delta, self.clip, self.rounds, K, q, self.relation)
+        promise = Promise(self.mode, self.epsilon, cohort.delta, self.clip, self.rounds, K, q, self.relation)
         for t in range(s.round, self.rounds):
             S = cohort.sample(some(self.per_round), t)
             call = train(x=s.x, promise=promise, epsilons=list(self.epsilons), sgd=self.sgd)
             replies = cohort.ask(call, S)
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        lines = []
+        for (client, m), eps in zip(sizes.items(), cycle(self.epsilons or (self.epsilon,)), strict=False):
+            K, when = max(times.values()), ((0, times[client] - 1),)
+            event: Event = Gaussian(K**0.5 / gdp_mu(eps, delta) * (2 if self._doubled() else 1))
+            steps, sampling = 1, Sampling()
+            if self.mode == "paper":
+                event = NonPrivate(why(eps, self.sgd))
+            if self.mode == "dp-sgd":
+                steps, q = self.sgd.private_steps(m), self.sgd.rate(m)
+                event = Gaussian(noise_for(eps, K * steps, q, delta=delta))
+                sampling = Sampling("poisson", q) if q < 1 else sampling
+            if times[client]:
+                lines.append(Release(self.mode, self.protects[0], client, "server", event, when, steps, sampling))
+        return lines
+
+    def _doubled(self) -> bool:
+        return self.mode == "gradient" and self.relation == "replace"
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        ratio = self.epsilon / (2 * self.rounds * math.log(1 / delta)) ** 0.5  # 2C/m over its own sigma, q = 1
+        return [
+            ("published", self.epsilon, "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps"),
+            ("moments", moments_epsilon(ratio, self.rounds, delta=delta), "if 2C/m were the sensitivity"),
+            ("exact GDP", gdp_epsilon(ratio * self.rounds**0.5, delta), "if 2C/m were the sensitivity"),
+            (
+                "certified",
+                math.inf,
+                f"2C/m is the sensitivity of one averaged full-batch gradient, not of {self.sgd.epochs} epochs of SGD; "
+                "a logistic regression with a claimed eps of 1 really spends more than 10",
+            ),
+        ]
+
+    def performance_loss(self, sizes: Mapping[str, int], delta: float) -> float:
+        """The paper's own diagnostic, P = sum_i exp(sum_t alpha(1)); not a privacy quantity."""
+        ratio = self.epsilon / (2 * self.rounds * math.log(1 / delta)) ** 0.5
+        return performance_loss([ratio] * len(sizes), self.rounds)
+
+
+def why(epsilon: float, sgd: SGD) -> str:
+    return f"claimed eps {epsilon:g}, but 2C/m bounds one averaged full-batch gradient, not {sgd.epochs} epochs of SGD"
 
 
 @dataclass(frozen=True)
@@ -112,8 +161,7 @@ def train(me: Client, x: Params, promise: Promise, epsilons: list[float], sgd: S
 def as_published(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
     y, _ = sgd.fit(me, x, grad=lambda g, y: g.clipped(p.clip))
     sd = ldp_fl_sigma(p.clip, me.size, p.T, p.q, p.epsilon, p.delta)
-    why = f"claimed eps {p.epsilon:g}, but 2C/m bounds one averaged full-batch gradient, not {sgd.epochs} epochs of SGD"
-    return claimed_gaussian(me, "ldp_fl weights", y, sd=sd, why=why) - x
+    return claimed_gaussian(me, "ldp_fl weights", y, sd=sd, why=why(p.epsilon, sgd)) - x
 
 
 def by_gradient(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:

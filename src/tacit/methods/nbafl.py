@@ -9,11 +9,27 @@ model is clipped to C and gets the noise that this needs, so no downlink noise i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, most_rounds, some, task
+from tacit.core import (
+    Client,
+    Cohort,
+    Gaussian,
+    NonPrivate,
+    Observer,
+    Params,
+    Release,
+    Reply,
+    Unit,
+    check_number,
+    check_rounds,
+    mean,
+    most_rounds,
+    some,
+    task,
+)
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State
 from tacit.privacy.gdp import gdp_mu
@@ -26,7 +42,6 @@ class NbAFL:
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
     epsilon: float = 4.0
-    delta: float = 1e-5
     clip: float = 10.0  # C: of the weights (paper), of the update (certified)
     L: int = 1  # exposures of a client's uploads that the published formula counts
     mu: float = 0.01  # weight of the proximal term
@@ -35,13 +50,12 @@ class NbAFL:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
-        check_number("delta", self.delta, above=0, below=1)
         check_number("clip", self.clip, above=0)
         check_number("L", self.L, at_least=1, whole=True)
         check_number("mu", self.mu, at_least=0)
 
     @property
-    def protects(self) -> tuple[str, str]:
+    def protects(self) -> tuple[Unit, Observer]:
         return ("client", "server")
 
     def init(self, x0: Params) -> State:
@@ -50,23 +64,43 @@ class NbAFL:
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         K = most_rounds(cohort, some(self.per_round), self.rounds)
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, method=self, K=K), cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(
+                train(x=s.x, method=self, K=K, delta=cohort.delta), cohort.sample(some(self.per_round), t)
+            )
             x = mean(r.w for r in replies)
             if self.mode == "paper":
-                x = public_noise(cohort, x, sd=self.downlink(min(r.m for r in replies), len(replies)), t=t)
+                x = public_noise(
+                    cohort, x, sd=self.downlink(min(r.m for r in replies), len(replies), cohort.delta), t=t
+                )
             s = State(x=x, round=t + 1)
             yield s
 
-    def uplink(self, m: int) -> float:
-        return self._c() * self.L * 2 * self.clip / (m * self.epsilon)
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        z = math.sqrt(max(times.values())) / gdp_mu(self.epsilon, delta)
+        event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
+        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()]
 
-    def downlink(self, m: int, N: int) -> float:
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        return [
+            ("published", self.epsilon, f"one exposure (L = {self.L}) of weights clipped to C, sensitivity 2C/m"),
+            ("certified", math.inf, "2C/m is not the sensitivity of trained weights, and every round is an exposure"),
+        ]
+
+    def uplink(self, m: int, delta: float) -> float:
+        return c(delta) * self.L * 2 * self.clip / (m * self.epsilon)
+
+    def downlink(self, m: int, N: int, delta: float) -> float:
         if self.rounds <= self.L * math.sqrt(N):
             return 0.0
-        return 2 * self._c() * self.clip * math.sqrt(self.rounds**2 - self.L**2 * N) / (m * N * self.epsilon)
+        return 2 * c(delta) * self.clip * math.sqrt(self.rounds**2 - self.L**2 * N) / (m * N * self.epsilon)
 
-    def _c(self) -> float:
-        return math.sqrt(2 * math.log(1.25 / self.delta))
+
+def c(delta: float) -> float:
+    return math.sqrt(2 * math.log(1.25 / delta))
+
+
+def why(epsilon: float) -> str:
+    return f"claimed eps {epsilon:g}, but 2C/m is not the sensitivity of trained weights"
 
 
 @dataclass(frozen=True)
@@ -76,12 +110,12 @@ class Weights:
 
 
 @task
-def train(me: Client, x: Params, method: NbAFL, K: int) -> Reply[Weights]:
+def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Weights]:
     y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
     if method.mode == "paper":
-        why = f"claimed eps {method.epsilon:g}, but 2C/m is not the sensitivity of trained weights"
-        w = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=method.uplink(me.size), why=why)
+        sd = method.uplink(me.size, delta)
+        w = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon))
     else:
-        z = math.sqrt(K) / gdp_mu(method.epsilon, method.delta)
+        z = math.sqrt(K) / gdp_mu(method.epsilon, delta)
         w = x + gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
     return Reply(Weights(w, me.size))

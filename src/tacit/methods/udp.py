@@ -8,12 +8,27 @@ client's own past norms, which nobody made private: the ledger says inf. `certif
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, some, task
+from tacit.core import (
+    Client,
+    Cohort,
+    Gaussian,
+    NonPrivate,
+    Observer,
+    Params,
+    Release,
+    Reply,
+    Unit,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+)
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import Update
 from tacit.methods.fedavg import State
@@ -27,18 +42,16 @@ class UDP:
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
     epsilon: float = 10.0
-    delta: float = 1e-5
     clip: float = 1.0  # C
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
-        check_number("delta", self.delta, above=0, below=1)
         check_number("clip", self.clip, above=0)
 
     @property
-    def protects(self) -> tuple[str, str]:
+    def protects(self) -> tuple[Unit, Observer]:
         return ("client", "server")
 
     def init(self, x0: Params) -> State:
@@ -46,22 +59,36 @@ class UDP:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            call = train(x=s.x, method=self, left=self.rounds - t)
+            call = train(x=s.x, method=self, left=self.rounds - t, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        z = math.sqrt(self.rounds) / gdp_mu(self.epsilon, delta)
+        event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
+        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        return [
+            ("published", self.epsilon, "for updates clipped to the median of their norms"),
+            ("certified", math.inf, "a median of raw norms depends on the data, so the noise scale reveals them"),
+        ]
+
+
+def why(epsilon: float) -> str:
+    return f"claimed eps {epsilon:g}, but the clip is a median of the client's own raw norms"
+
 
 @task
-def train(me: Client, x: Params, method: UDP, left: int) -> Reply[Update]:
+def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[Update]:
     y, _ = method.sgd.fit(me, x)
-    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, method.delta) ** 2)  # what is left of the budget
+    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, delta) ** 2)  # what is left of the budget
     z = math.sqrt(left / mu2)  # equal shares for the rounds that are left
     if method.mode == "paper":
         norms = [*me.kept.get("norms", []), (y - x).norm()]
         C = median(norms)
-        why = f"claimed eps {method.epsilon:g}, but the clip is a median of the client's own raw norms"
-        dx = claimed_gaussian(me, "udp update", (y - x).clipped(C), sd=z * C, why=why)
+        dx = claimed_gaussian(me, "udp update", (y - x).clipped(C), sd=z * C, why=why(method.epsilon))
         return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2, "norms": norms})
     dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=z)
     return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2})

@@ -1,7 +1,7 @@
 """Mechanisms and accounting: the only place where noise is drawn. May import core."""
 
 from tacit.privacy.accounting import OBSERVERS, RELATIONS, UNITS, approve, by_owner, epsilon, rdp_epsilon, reason
-from tacit.privacy.calibrate import noise_for, rate_for, spend, steps_for
+from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "noise_for",
     "rate_for",
     "rdp_epsilon",
+    "rdp_spend",
     "reason",
     "spend",
     "steps_for",

@@ -26,6 +26,7 @@ from tacit.core import (
     Release,
     Sampling,
     Unit,
+    check_number,
 )
 from tacit.privacy.gdp import gdp_epsilon
 
@@ -71,7 +72,8 @@ def by_owner(
     for line in lines:
         if line.owner != FEDERATION:
             own[line.owner].append(line)
-    return {owner: bill_epsilon(bill(mine + shared, unit), relation, delta, quick) for owner, mine in own.items()}
+    grid = 1e-2 if quick else None
+    return {owner: bill_epsilon(bill(mine + shared, unit), relation, delta, grid) for owner, mine in own.items()}
 
 
 def visible(line: Release, observer: Observer, ledger: Ledger) -> bool:
@@ -99,8 +101,9 @@ def bill(lines: list[Release], unit: Unit) -> Bill:
 
 
 @lru_cache(maxsize=4096)
-def bill_epsilon(bill: Bill, relation: Relation, delta: float, quick: bool = False) -> float:
-    """Return the certified epsilon of a bill."""
+def bill_epsilon(bill: Bill, relation: Relation, delta: float, grid: float | None = None) -> float:
+    """Return the certified epsilon of a bill; with a given grid it is an upper bound that is not refined."""
+    check_number("delta", delta, above=0, below=1)
     paid = tuple((part, n) for part, n in bill if not isinstance(part[0], Nothing))
     if not bill or any(not finite(part, relation) for part, _ in paid):
         return math.inf
@@ -108,7 +111,7 @@ def bill_epsilon(bill: Bill, relation: Relation, delta: float, quick: bool = Fal
         return 0.0
     if all(isinstance(event, Gaussian) and sampling.law == "everyone" for (event, sampling, _), _ in paid):
         return gdp_epsilon(math.sqrt(sum(n * gaussian_mu(part, relation) ** 2 for part, n in paid)), delta)
-    return pld_epsilon(paid, relation, delta, 1e-2) if quick else refined(paid, relation, delta)
+    return refined(paid, relation, delta) if grid is None else pld_epsilon(paid, relation, delta, grid)
 
 
 def finite(part: Part, relation: Relation) -> bool:
@@ -116,7 +119,7 @@ def finite(part: Part, relation: Relation) -> bool:
     event, _, stated = part
     if isinstance(event, NonPrivate) or (stated == "replace" and relation == "add/remove"):
         return False
-    return all(0 < value < math.inf for value in vars(event).values() if isinstance(value, float))
+    return all(0 < value < math.inf for value in vars(event).values() if isinstance(value, float | int))
 
 
 def gaussian_mu(part: Part, relation: Relation) -> float:

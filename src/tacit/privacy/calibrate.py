@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tacit.core import BadInput, Gaussian, Relation, Sampling, check_number
-from tacit.privacy.accounting import bill_epsilon
+from tacit.privacy.accounting import bill_epsilon, rdp_epsilon
 from tacit.privacy.gdp import gdp_mu
 
 
 def spend(
-    z: float, steps: int, q: float = 1.0, *, delta: float, law: str = "poisson", relation: Relation = "add/remove"
+    z: float,
+    steps: int,
+    q: float = 1.0,
+    *,
+    delta: float,
+    law: str = "poisson",
+    relation: Relation = "add/remove",
+    grid: float | None = None,
 ) -> float:
     """Return the certified epsilon of ``steps`` Gaussian releases with noise multiplier ``z`` on samples of rate q."""
     check_number("z", z, at_least=0)
@@ -22,34 +29,46 @@ def spend(
     if steps == 0 or q == 0:
         return 0.0
     sampling = Sampling("everyone" if q == 1 else "fixed" if law == "fixed" else "poisson", q)
-    return bill_epsilon((((Gaussian(float(z)), sampling, "add/remove"), int(steps)),), relation, delta)
+    return bill_epsilon((((Gaussian(float(z)), sampling, "add/remove"), int(steps)),), relation, delta, grid)
+
+
+def rdp_spend(z: float, steps: int, q: float = 1.0, *, delta: float) -> float:
+    """Return the Renyi accountant's epsilon for the same releases, as a cross-check."""
+    return rdp_epsilon((((Gaussian(float(z)), Sampling("poisson", q), "add/remove"), int(steps)),), delta)
 
 
 @lru_cache(maxsize=1024)
 def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: str = "poisson") -> float:
     """Return the least noise multiplier (to 0.1%) with which ``steps`` releases cost at most ``epsilon``."""
     check_number("epsilon", epsilon, above=0)
+    check_number("steps", steps, at_least=0, whole=True)
     if q == 1:
         return math.sqrt(steps) / gdp_mu(epsilon, delta)
-    return _least(lambda z: spend(z, steps, q, delta=delta, law=law) <= epsilon, 0.05, 1.0, relative=1e-3)
+    good = partial(_affordable, epsilon=epsilon, steps=steps, q=q, delta=delta, law=law)
+    return _least(good, 0.05, 1.0, relative=1e-3)
+
+
+def _affordable(z: float, *, epsilon: float, steps: int, q: float, delta: float, law: str) -> bool:
+    return spend(z, steps, q, delta=delta, law=law, grid=1e-3) <= epsilon
 
 
 def steps_for(epsilon: float, z: float, q: float = 1.0, *, delta: float, law: str = "poisson") -> int:
     """Return the most releases that cost at most ``epsilon``; 0 if one is too many already."""
     check_number("epsilon", epsilon, above=0)
     low, high = 0, 1
-    while spend(z, high, q, delta=delta, law=law) <= epsilon:
+    while spend(z, high, q, delta=delta, law=law, grid=1e-3) <= epsilon:
         low, high = high, 2 * high
         if high > 10**9:
             raise BadInput(f"z = {z}: more than 10^9 steps cost less than epsilon {epsilon:g}")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if spend(z, middle, q, delta=delta, law=law) <= epsilon else (low, middle)
+        low, high = (middle, high) if spend(z, middle, q, delta=delta, law=law, grid=1e-3) <= epsilon else (low, middle)
     return low
 
 
 def rate_for(epsilon: float, z: float, steps: int, *, delta: float, law: str = "poisson") -> float:
     """Return the largest sampling rate (to 0.1%) with which ``steps`` releases cost at most ``epsilon``."""
+    check_number("epsilon", epsilon, above=0)
     if spend(z, steps, 1.0, delta=delta) <= epsilon:
         return 1.0
     worst = _least(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from tacit.core import check_number
+from tacit.privacy.gdp import gdp_epsilon
 
 
 def log_moment(order: int, ratio: float, q: float = 1.0) -> float:
@@ -34,6 +35,11 @@ def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) 
     if q == 1:
         return rounds * ratio**2 / 2 + ratio * math.sqrt(2 * rounds * math.log(1 / delta))
     return min((rounds * log_moment(n, ratio, q) + math.log(1 / delta)) / n for n in range(1, 257))
+
+
+def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:
+    """Return the central-limit GDP epsilon, mu = q sqrt(T (e^(1/z^2) - 1)): too low for finitely many steps."""
+    return gdp_epsilon(q * math.sqrt(steps * math.expm1(z**-2)), delta)
 
 
 def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: float) -> float:

@@ -24,9 +24,9 @@ class FromOS:
     """The operating system's cryptographic generator."""
 
     def uniform(self, n: int) -> Array:
-        """Return numbers in (0, 1), each of 53 random bits; never 0, so that a logarithm may follow."""
-        bits = np.frombuffer(os.urandom(8 * n), np.uint64) >> np.uint64(11)
-        return (bits.astype(np.float64) + 0.5) * 2.0**-53
+        """Return numbers in (0, 1), each of 52 random bits; never 0 or 1, so that a logarithm may follow."""
+        bits = np.frombuffer(os.urandom(8 * n), np.uint64) >> np.uint64(12)
+        return (bits.astype(np.float64) + 0.5) * 2.0**-52  # exact: with 53 bits the largest would round to 1
 
     def normal(self, n: int) -> Array:
         """Return standard normal numbers (Box and Muller 1958)."""

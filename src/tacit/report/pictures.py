@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.run.conduct import Run
+if TYPE_CHECKING:
+    from tacit.run.conduct import Run
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +51,17 @@ def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = ""
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return _save(figure, stem)
+
+
+def draw_epsilon(curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, unit: str) -> list[Path]:
+    """Draw epsilon over rounds or steps."""
+    figure, axes = _axes(7.0, 4.0)
+    for label, curve in curves.items():
+        axes.plot([t for t, _ in curve], [e for _, e in curve], label=label, marker="o", markersize=3)
+    axes.set(xlabel=unit, ylabel="epsilon", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return _save(figure, file)
 
 
 def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "") -> list[Path]:

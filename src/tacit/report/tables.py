@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacit.run.compare import Row
+if TYPE_CHECKING:
+    from tacit.run.compare import Row
 
 
 def comparison_table(rows: Sequence[Row]) -> str:
     """Return a comparison as aligned text: accuracy, privacy and cost, one line per method.
 
-    The shared model's accuracy is on the whole test set; a personal method has none, only the clients' own.
+    The shared model's accuracy is on the whole test set; a personal method has none, only the clients' own. Epsilon is
+    against the server, for an example and for a client, and for a client against whoever gets the model.
     """
-    head = ["method", "accuracy %", "own data %", "eps example", "eps client", "MB up", "seconds"]
+    head = ["method", "accuracy %", "own data %", "eps example", "eps client", "client/public", "MB up", "seconds"]
     body = [
         [
             r.method,
@@ -23,6 +26,7 @@ def comparison_table(rows: Sequence[Row]) -> str:
             spread(r.own_data),
             show_epsilon(r.epsilon["example/server"]),
             show_epsilon(r.epsilon["client/server"]),
+            show_epsilon(r.epsilon["client/public"]),
             f"{r.megabytes_up:.2f}",
             f"{r.seconds:.1f}",
         ]
@@ -31,14 +35,16 @@ def comparison_table(rows: Sequence[Row]) -> str:
     return aligned([head, *body])
 
 
-def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Return rows as columns of equal width, the first to the left and the others to the right."""
+def aligned(table: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
+    """Return rows as columns of equal width, the first to the left and the others to the right; then remarks."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in table
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    rule = "-" * len(lines[0])
+    lines = [f"{line}  {remark}" for line, remark in zip(lines, remarks, strict=True)] if remarks else lines
+    return "\n".join([lines[0], rule, *lines[1:]])
 
 
 def spread(values: Sequence[float]) -> str:

@@ -164,7 +164,14 @@ class Plan:
         approve = partial(privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta)
         at_clients = {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
         world = World(
-            self.federation, self.model, setting.seed, directory.clients, self.device, setting.noise, **at_clients
+            self.federation,
+            self.model,
+            setting.seed,
+            directory.clients,
+            self.device,
+            setting.noise,
+            setting.delta,
+            **at_clients,
         )
         x0 = params_of(self.model)
         try:

@@ -1,0 +1,84 @@
+"""`tacit privacy METHOD`: a method's whole cost before it runs, and what its paper claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tacit import privacy
+from tacit.cli.flags import parse
+from tacit.cli.runs import first_line
+from tacit.core import Ledger, check_choice
+from tacit.methods import METHODS
+from tacit.report.pictures import draw_epsilon
+from tacit.report.tables import aligned, show_epsilon
+from tacit.run.conduct import Plan, protects
+from tacit.run.cost import claims, over_rounds, predicted
+from tacit.run.experiment import Experiment, Setting
+
+
+def method_cost(name: str, args: Sequence[str]) -> None:
+    """Show what a method will spend, or what its paper claims."""
+    check_choice("method", name, METHODS)
+    given = parse(_flags(METHODS[name]), args, prog=f"tacit privacy {name}", about=first_line(METHODS[name]()))
+    experiment = Experiment(given.method, given.setting)
+    plan = Plan.of(experiment)
+    if given.paper:
+        show_claims(name, plan)
+    else:
+        show_cost(name, plan, predicted(experiment, plan))
+    if given.plot is not None:
+        print(f"picture: {draw_epsilon({name: over_rounds(experiment)}, given.plot, 'rounds')[0]}")
+
+
+def _flags(method: type[Any]) -> Any:
+    return make_dataclass(
+        "Flags",
+        [
+            ("method", Annotated[method, tyro.conf.arg(name="")], field(default_factory=method)),
+            ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default_factory=Setting)),
+            (
+                "paper",
+                Annotated[bool, tyro.conf.arg(help="what the paper claims, beside what it really spends")],
+                False,
+            ),
+            ("plot", Annotated[Path | None, tyro.conf.arg(help="draw epsilon over rounds")], None),
+        ],
+        frozen=True,
+    )
+
+
+def show_claims(name: str, plan: Plan) -> None:
+    """Print what a paper claims, line by line, with the reason in a sentence."""
+    method = plan.experiment.method
+    sizes, delta = plan.federation.sizes(), plan.experiment.setting.delta
+    found = claims(method, sizes, delta)
+    if not found:
+        print(f"{name}: nothing is claimed beyond the certificate")
+        return
+    print(f"{name}, {method.rounds} rounds, what its paper claims and what holds:")
+    rows = [[word, show_epsilon(epsilon)] for word, epsilon, _ in found]
+    print(aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)]))
+    if hasattr(method, "performance_loss"):
+        loss = method.performance_loss(sizes, delta)
+        print(f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity")
+
+
+def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
+    """Print epsilon for every unit, observer and relation."""
+    delta, (unit, observer) = plan.experiment.setting.delta, protects(plan.experiment.method)
+    print(f"{name}: {plan.experiment.method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}")
+    rows = [["epsilon", *(f"against {who}" for who in privacy.OBSERVERS)]]
+    for level in privacy.UNITS:
+        for relation in privacy.RELATIONS:
+            cells = [
+                privacy.epsilon(ledger, unit=level, observer=who, delta=delta, relation=relation)
+                for who in privacy.OBSERVERS
+            ]
+            rows.append([f"{level}, {relation}", *map(show_epsilon, cells)])
+    print(aligned(rows))
+    print(f"its guarantee is about the {unit} against the {observer}: {privacy.reason(ledger, observer=observer)}")

@@ -1,0 +1,111 @@
+"""privacy: epsilon from noise, noise from epsilon, and a method's whole cost before it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tacit import privacy
+from tacit.cli.flags import parse
+from tacit.core import BadInput
+from tacit.privacy.claimed import clt_epsilon, moments_epsilon
+from tacit.report.tables import aligned
+
+HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delta D]     leave one out: it is solved for
+       tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]   its whole cost, before it runs
+
+examples:
+  tacit privacy --z 1.1 --q 0.00427 --steps 14062        epsilon of DP-SGD, by every accountant
+  tacit privacy --epsilon 1 --q 0.0427 --steps 1172      the noise multiplier for epsilon 1
+  tacit privacy --epsilon 8 --z 1 --q 0.01               how many steps that allows
+  tacit privacy ldp_fl --data mnist --rounds 150         what LDP-FL will cost
+  tacit privacy ldp_fl --rounds 150 --epsilon 4 --paper  what its paper claims, what it really spends, and why
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Gaussian noise on sums of clipped contributions. Give all but one of epsilon, z, q and steps."""
+
+    epsilon: float | None = None  # the target
+    z: float | None = None  # noise multiplier: standard deviation over sensitivity
+    q: float | None = None  # sampling rate; 1: everyone every time
+    steps: int | None = None  # number of releases
+    delta: float = 1e-5
+    law: Literal["poisson", "fixed"] = "poisson"  # how the samples are drawn; fixed: of a fixed size
+    plot: Path | None = None  # draw epsilon over steps
+
+
+def privacy_command(args: Sequence[str]) -> None:
+    """Answer a question about privacy."""
+    if not args or args[0] in ("-h", "--help"):
+        print(HELP, end="")
+    elif args[0].startswith("-"):
+        figures(parse(Figures, args, prog="tacit privacy", about="Leave one of epsilon, z, q and steps out."))
+    else:
+        from tacit.cli.costs import method_cost  # a method needs torch and the data; figures do not
+
+        method_cost(args[0], args[1:])
+
+
+def figures(f: Figures) -> None:
+    """Solve for what was left out and show every accountant."""
+    missing = [k for k in ("epsilon", "z", "q", "steps") if getattr(f, k) is None]
+    if "q" in missing and len(missing) == 2:
+        missing.remove("q")
+        f = Figures(f.epsilon, f.z, 1.0, f.steps, f.delta, f.law, f.plot)
+    if missing == [] or len(missing) > 1:
+        raise BadInput(
+            f"privacy: give all but one of epsilon, z, q and steps (left out: {', '.join(missing) or 'none'})"
+        )
+    z, q, steps = solved(f, missing[0])
+    print(
+        f"noise multiplier z = {z:.4g}, sampling rate q = {q:.6g} ({f.law if q < 1 else 'everyone'}), {steps:,} steps"
+    )
+    print(accountants(z, q, steps, f.delta, f.law))
+    if f.plot is not None:
+        from tacit.report.pictures import draw_epsilon
+
+        marks = sorted({max(1, round(steps * k / 30)) for k in range(1, 31)})
+        curve = [(t, privacy.spend(z, t, q, delta=f.delta, law=f.law)) for t in marks]
+        print(f"picture: {draw_epsilon({'certified': curve}, f.plot, 'steps')[0]}")
+
+
+def solved(f: Figures, missing: str) -> tuple[float, float, int]:
+    """Return z, q and steps, one of them solved for epsilon."""
+    epsilon, z, q, steps = f.epsilon or 0.0, f.z or 0.0, f.q or 0.0, f.steps or 0
+    if missing == "z":
+        z = privacy.noise_for(epsilon, steps, q, delta=f.delta, law=f.law)
+    if missing == "q":
+        q = privacy.rate_for(epsilon, z, steps, delta=f.delta, law=f.law)
+    if missing == "steps":
+        steps = privacy.steps_for(epsilon, z, q, delta=f.delta, law=f.law)
+    return z, q, steps
+
+
+def accountants(z: float, q: float, steps: int, delta: float, law: str) -> str:
+    """Return a table of what the accountants say; the first line certifies, the others are for comparison."""
+    certified = privacy.spend(z, steps, q, delta=delta, law=law)
+    replaced = privacy.spend(z, steps, q, delta=delta, law=law, relation="replace")
+    how = "exact (GDP)" if q == 1 else "PLD, refined"
+    rows = [
+        ["accountant", "epsilon", "remark"],
+        ["certified", show(certified), f"add or remove one, delta {delta:g}: {how}"],
+        ["replace-one", show(replaced), "the same for one replaced"],
+    ]
+    if z > 0 and steps:
+        half = z / 2 if law == "fixed" and q < 1 else z
+        rows.append(["RDP", show(privacy.rdp_spend(half, steps, q, delta=delta)), "cross-check, an upper bound"])
+        moments = show(moments_epsilon(1 / z, steps, q, delta=delta)) if q == 1 or steps < 10**6 else "-"
+        rows.append(["moments", moments, "as in LDP-FL's and CL-FL's papers; does not certify"])
+        if q < 1:
+            rows.append(["CLT-GDP", show(clt_epsilon(z, steps, q, delta=delta)), "as in CUAG's paper; too low"])
+    return aligned([[a, b] for a, b, _ in rows], [c for _, _, c in rows])
+
+
+def show(epsilon: float) -> str:
+    """Return epsilon with the digits a table of accountants needs."""
+    return "inf" if math.isinf(epsilon) else f"{epsilon:.3f}"

@@ -1,0 +1,68 @@
+"""What a method will have spent when it is done, before it runs: its ledger, from public facts only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tacit import privacy
+from tacit.core import Gaussian, Ledger, NonPrivate, Release, Sampling
+from tacit.methods import name_of
+from tacit.run.conduct import Plan, participations, protects
+from tacit.run.experiment import Experiment
+
+
+def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:
+    """Return the ledger that an experiment will write, if no reply is lost and no round is done twice."""
+    plan = plan or Plan.of(experiment)
+    method, federation = plan.experiment.method, plan.federation
+    times = participations(
+        federation.everyone, getattr(method, "per_round", 0), method.rounds, plan.experiment.setting.seed
+    )
+    if hasattr(method, "releases"):
+        return Ledger(method.releases(federation.sizes(), times, plan.experiment.setting.delta))
+    sgd = getattr(method, "sgd", None)
+    lines = [line for c, n in federation.sizes().items() for line in dp_sgd_lines(sgd, c, n, times[c])]
+    return Ledger(lines or [nothing_private(name_of(method), c) for c in federation.everyone])
+
+
+def dp_sgd_lines(sgd: Any, client: str, n: int, times: int) -> list[Release]:
+    """Return the line of a client whose local training is DP-SGD."""
+    if sgd is None or not sgd.clip or not times:
+        return []
+    sampling = Sampling("poisson", sgd.rate(n)) if sgd.rate(n) < 1 else Sampling()
+    when = ((0, times - 1),)
+    return [Release("dp-sgd", "example", client, "server", Gaussian(sgd.z), when, sgd.private_steps(n), sampling)]
+
+
+def nothing_private(name: str, client: str) -> Release:
+    """Return the line of a method that sends its updates as they are."""
+    return Release(name, "example", client, "server", NonPrivate(f"{name} sends its updates without noise"), ((0, 0),))
+
+
+def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, float]]:
+    """Return (rounds, epsilon) for growing numbers of rounds of the same noise: how the cost adds up."""
+    plan = Plan.of(experiment)
+    ledger, rounds = predicted(experiment, plan), plan.experiment.method.rounds
+    unit, observer = protects(plan.experiment.method)
+    marks = sorted({max(1, round(rounds * k / points)) for k in range(1, points + 1)})
+    delta = plan.experiment.setting.delta
+    return [
+        (t, privacy.epsilon(_until(ledger, t / rounds), unit=unit, observer=observer, delta=delta, quick=True))
+        for t in marks
+    ]
+
+
+def _until(ledger: Ledger, share: float) -> Ledger:
+    """Return a ledger of evenly spread rounds, cut off after a share of them."""
+    return Ledger(
+        replace(line, rounds=((0, max(0, math.ceil((line.rounds[-1][1] + 1) * share) - 1)),)) for line in ledger
+    )
+
+
+def claims(method: Any, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    """Return what a method's paper claims, as (accountant, epsilon, remark); nothing here certifies."""
+    found: list[tuple[str, float, str]] = method.claims(sizes, delta) if hasattr(method, "claims") else []
+    return found
