@@ -1,7 +1,7 @@
 """How fast a step of DP-SGD is, against the same step without privacy and against Opacus, all in one run.
 
     pip install -e . && pip install "opacus==1.6.*"
-    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro 256]
+    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro N]
 
 Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a label. One thread,
 one fixed batch in memory; a step is forward, backward, clipping, noise and update. The contenders take turns, so that
@@ -29,7 +29,7 @@ from peers.discriminator import SIZE, Discriminator, real_loss
 from torch import Tensor, nn
 
 from tacit.engines.inprocess import keep_memory
-from tacit.local.perexample import clipped_sum
+from tacit.local.perexample import clipped_sum, micro_batch
 from tacit.models import build
 
 CLIP, Z, RATE = 1.0, 1.0, 0.05
@@ -90,7 +90,7 @@ def plain(w: Work) -> Step:
     return step
 
 
-def ours(w: Work, micro: int) -> Step:
+def ours(w: Work, micro: int | None) -> Step:
     """Return Tacit's step."""
     weights = list(w.model.parameters())
 
@@ -151,10 +151,10 @@ def opacus_is_wrong(name: str) -> bool:
         model = GradSampleModule(copy.deepcopy(w.model), loss_reduction="sum")
         w.loss.each(model, w.x, w.y).sum().backward()
         found.append(torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(dim=0))
-    return not torch.allclose(*found, rtol=1e-3)
+    return not torch.allclose(found[0], found[1], rtol=1e-3)
 
 
-def measure(name: str, batch: int, micro: int, repeats: int) -> dict[str, float | str]:
+def measure(name: str, batch: int, micro: int | None, repeats: int) -> dict[str, float | str]:
     """Return the median seconds of each contender's step, or why it has none."""
     cl, contiguous = torch.channels_last, torch.contiguous_format
     steps: dict[str, Step | str] = {
@@ -192,7 +192,7 @@ def resident(field: str) -> float:
     return float(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def peak(name: str, batch: int, micro: int) -> None:
+def peak(name: str, batch: int, micro: int | None) -> None:
     """Print by how many MB a step of Tacit's raises this process's memory."""
     step = ours(work(name, batch, torch.channels_last), micro)
     ours(work(name, 1, torch.channels_last), micro)()  # what torch itself loads at its first step
@@ -202,9 +202,9 @@ def peak(name: str, batch: int, micro: int) -> None:
     print(resident("VmHWM") - before)
 
 
-def peaks(name: str, micro: int) -> str:
+def peaks(name: str, micro: int | None) -> str:
     """Return what a step takes at two batch sizes, each in a process of its own."""
-    found = []
+    micro, found = micro or micro_batch(work(name, 1, torch.channels_last).model), []
     for batch in (256, 4096):
         command = [sys.executable, str(Path(__file__)), "--micro", str(micro), "--peak", name, "--batch", str(batch)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -217,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15, help="turns")
     parser.add_argument("--batch", type=int, default=256, help="examples per step")
-    parser.add_argument("--micro", type=int, default=256, help="Tacit's micro-batch, which bounds its memory")
+    parser.add_argument("--micro", type=int, help="Tacit's micro-batch, which bounds its memory; else it chooses")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit import data, privacy
     from tacit.run.compare import compare
     from tacit.run.conduct import Run, resume, run
 
 __version__ = "0.1.0"
-__all__ = ["Run", "compare", "resume", "run"]
+__all__ = ["Run", "compare", "data", "privacy", "resume", "run"]
+
+_WHERE = {"Run": "tacit.run.conduct", "resume": "tacit.run.conduct", "compare": "tacit.run.compare"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public functions when they are first used, so that ``tacit --help`` need not wait for torch."""
-    if name == "compare":
-        from tacit.run import compare as module
-    elif name in ("Run", "resume", "run"):
-        from tacit.run import conduct as module  # type: ignore[no-redef]
-    else:
-        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
-    return getattr(module, name)
+    """Import what is public when it is first used, so that ``tacit --help`` need not wait for torch."""
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"tacit.{name}")
+    raise AttributeError(f"module 'tacit' has no attribute {name!r}")

@@ -149,11 +149,12 @@ def test_blocks_change_nothing(monkeypatch, numbers):
     assert_agree(model, squared, x, torch.randn(model(x).shape))
 
 
-def test_micro_batches_follow_the_size_of_the_model():
-    assert micro_batch(nn.Linear(3, 3)) == 256
-    assert micro_batch(nn.Linear(1000, 1000, bias=False)) == 134
-    assert micro_batch(nn.Linear(3000, 3000).requires_grad_(False)) == 256
-    assert micro_batch(nn.Linear(3000, 3000)) == 32
+def test_micro_batches_follow_the_size_of_the_convolutions():
+    layer = nn.Conv2d(64, 64, 5, bias=False)
+    assert micro_batch(nn.Linear(3000, 3000)) == 256
+    assert micro_batch(layer) == 64
+    assert micro_batch(nn.Sequential(*(nn.Conv2d(64, 64, 5) for _ in range(4)))) == 32
+    assert micro_batch(layer.requires_grad_(False)) == 256
 
 
 def test_gram_form_of_a_large_layer_agrees():

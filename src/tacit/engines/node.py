@@ -14,6 +14,7 @@ from torch import nn
 
 from tacit.codec import encode, pack, unpack
 from tacit.core import (
+    FEDERATION,
     BadInput,
     Call,
     Client,
@@ -239,10 +240,14 @@ class Engine(ABC):
     def _head(self, client: ClientId, ask: str, round: int) -> Head:
         return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
 
+    def afford(self, line: Release) -> None:
+        """Stop the run if a release would pass the budget: to be asked before the clients are."""
+        self.approve(Ledger(r for r in self.ledger if r.owner == FEDERATION).plus(line))
+
     def release(self, line: Release) -> None:
         """Write a release of the server's own, unless it would pass the budget; for mechanisms, before they draw."""
+        self.afford(line)
         after = self.ledger.plus(line)
-        self.approve(after)
         self.on_release([r for r in after if r.owner == line.owner], after)
         self.ledger = after
 

@@ -11,6 +11,7 @@ the memory layout of its input; channels-last is the fast one.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -351,9 +352,13 @@ def tapped(model: nn.Module, notes: list[Piece]) -> Iterator[None]:
 
 
 def micro_batch(model: nn.Module) -> int:
-    """Return how many examples to take at a time: as many as whose gradients would fill 512 MB, within 32 and 256."""
-    numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return max(32, min(256, (1 << 27) // max(1, numbers)))
+    """Return how many examples to take at a time: a power of 2, 32 to 256, so that the G_i fill about 32 MB (a cache).
+
+    Those of linear layers and of large convolutions, which see few positions, are not formed as a rule.
+    """
+    sizes = [p.numel() for p in model.parameters() if p.requires_grad and p.dim() > 2]
+    numbers = sum(size for size in sizes if size < 1 << 17)
+    return 1 << min(8, max(5, round(23 - math.log2(max(1, numbers)))))
 
 
 def clipped_sum(

@@ -29,7 +29,7 @@ from tacit.core import (
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import State, train
 from tacit.privacy.claimed import moments_epsilon
-from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean
+from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean, mean_line
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class CLFL:
         m = float(self.per_round or len(cohort.everyone))
         follow = AdaptiveClip(self.z, out_of=m)
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            S_t = cohort.sample(some(self.per_round), t)
+            cohort.afford(mean_line(cohort, train.name, S_t, self.z))
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), S_t)
             norms = [r.dx.norm() for r in replies]
             if self.mode == "paper":
                 S = median(norms)

@@ -28,7 +28,7 @@ from tacit.core import (
 )
 from tacit.local.sgd import SGD
 from tacit.privacy.calibrate import noise_for
-from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean
+from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean, mean_line
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class DPFedAvg:
         follow = AdaptiveClip(z, out_of)
         noise = {"z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(Poisson(self.q), t), need=0.0)
+            S = cohort.sample(Poisson(self.q), t)
+            cohort.afford(mean_line(cohort, train.name, S, z))
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), S, need=0.0)
             step = gaussian_mean(cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, **noise)
             below = [r.dx.norm() <= s.clip for r in replies]
             clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip

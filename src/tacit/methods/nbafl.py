@@ -64,14 +64,12 @@ class NbAFL:
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         K = most_rounds(cohort, some(self.per_round), self.rounds)
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(
-                train(x=s.x, method=self, K=K, delta=cohort.delta), cohort.sample(some(self.per_round), t)
-            )
+            call = train(x=s.x, method=self, K=K, delta=cohort.delta)
+            replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
             x = mean(r.w for r in replies)
             if self.mode == "paper":
-                x = public_noise(
-                    cohort, x, sd=self.downlink(min(r.m for r in replies), len(replies), cohort.delta), t=t
-                )
+                sd = self.downlink(min(r.m for r in replies), len(replies), cohort.delta)
+                x = public_noise(cohort, x, sd=sd, t=t)
             s = State(x=x, round=t + 1)
             yield s
 

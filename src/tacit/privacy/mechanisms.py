@@ -30,6 +30,7 @@ from tacit.core import (
     Release,
     Released,
     Replies,
+    Sample,
     Sampling,
     Unit,
     check_number,
@@ -117,14 +118,18 @@ class PrivateSteps:
         return [s + normal_like(self.draw, s, self.z * self.clip) for s in sums]
 
 
-def sampling_of(replies: Replies[Any], population: int) -> Sampling:
-    """Return the law by which the clients of an ask were drawn, as the ledger writes it."""
-    law = replies.sample.law
-    if isinstance(law, Poisson):
-        return Sampling("poisson", law.q) if law.q < 1 else Sampling()
-    if isinstance(law, Fixed) and law.k < population:
-        return Sampling("fixed", law.k / population)
-    return Sampling()
+def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
+    """Return the ledger line of a noisy mean over a sample of clients: its law is the one that drew the sample."""
+    law, n, sampling = sample.law, len(cohort.everyone), Sampling()
+    if isinstance(law, Poisson) and law.q < 1:
+        sampling = Sampling("poisson", law.q)
+    if isinstance(law, Fixed) and law.k < n:
+        sampling = Sampling("fixed", law.k / n)
+    when, noise = ((sample.round, sample.round),), cohort.noise
+    event = Gaussian(float(z))
+    return Release(
+        f"{task} (mean)", "client", FEDERATION, "clients", event, when, 1, sampling, covers=task, noise=noise
+    )
 
 
 def gaussian_mean(
@@ -147,13 +152,8 @@ def gaussian_mean(
     """
     check_number("clip", clip, above=0)
     check_number("z", z, at_least=0)
-    sampling, t = sampling_of(replies, len(cohort.everyone)), replies.sample.round
-    task = replies.id.partition("@")[0]
-    line = Release(
-        f"{task} (mean)", "client", FEDERATION, "clients", Gaussian(float(z)), ((t, t),), 1, sampling, covers=task,
-        noise=cohort.noise,
-    )  # fmt: skip
-    cohort.release(line)
+    task, t = replies.id.partition("@")[0], replies.sample.round
+    cohort.release(mean_line(cohort, task, replies.sample, z))
     draw = source(cohort.noise, cohort.rng("noise", task, t))
     noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
     parts = [(take(r).clipped(clip), 1.0) for r in replies]

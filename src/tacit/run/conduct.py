@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -151,6 +152,7 @@ class Plan:
             )
         experiment = replace(experiment, method=calibrated(experiment.method, federation, s))
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        _warn_of_delta(s.delta, federation)
         resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
         device = _device(s.device)
         workers = processors() if s.workers == "auto" else s.workers
@@ -273,6 +275,15 @@ def _alike(saved: Any, fresh: Any) -> bool:
     """Tell whether two states are of the same kind, with a shared model of the same shape."""
     shapes = [{k: v.shape for k, v in s.x.items()} if isinstance(s, type(fresh)) else None for s in (saved, fresh)]
     return shapes[0] == shapes[1]
+
+
+def _warn_of_delta(delta: float, federation: Federation) -> None:
+    """Say that a delta of 1/n or more allows to publish a whole record now and then."""
+    smallest = min(federation.sizes().values())
+    if delta >= 1 / smallest:
+        print(
+            f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client", file=sys.stderr
+        )
 
 
 def _device(wanted: str) -> str:

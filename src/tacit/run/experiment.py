@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def method_from_spec(spec: str) -> Any:
     """Build a method from a word such as ``fedprox`` or ``fedprox:mu=0.1,rounds=5,sgd.lr=0.1``."""
     name, _, rest = spec.partition(":")
     raw: dict[str, Any] = {"name": name}
-    for pair in filter(None, rest.split(",")):
+    for pair in filter(None, re.split(r",(?![^\[]*\])", rest)):  # not the commas of a list
         key, equals, value = pair.partition("=")
         if not equals:
             raise BadInput(f"method = {spec!r}: {pair!r} must be key=value")

@@ -1,6 +1,7 @@
 """The ledger forgets nothing, stays small, and survives the disk; a point remembers whether it may leave its client."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_the_union_has_the_rounds_of_both_and_one_form(a, b):
     both = union(a, b)
     assert rounds_of(both) == rounds_of(a) | rounds_of(b)
     assert both == union(b, a) == union(both, a) == union(both, both)
-    assert all(x[1] + 1 < y[0] for x, y in zip(both, both[1:], strict=False))
+    assert all(x[1] + 1 < y[0] for x, y in itertools.pairwise(both))
 
 
 @given(parts=st.lists(spans, min_size=1, max_size=10), data=st.data())
@@ -66,9 +67,8 @@ def test_the_order_of_writing_does_not_matter(parts, data):
 
 
 def test_a_million_rounds_are_one_line_of_text():
-    """Both ways of getting there: round by round, and as one line with as many steps."""
     ledger = Ledger()
-    for t in range(1_000_000 // 100):  # ten thousand one by one, and the rest as a client that was away sends them
+    for t in range(1_000_000 // 100):  # the first one by one, the rest as a ledger that arrives late
         ledger.add([at(LINE, t)])
     ledger.add([at(LINE, 10_000, 999_999)])
     assert len(ledger) == 1
@@ -129,9 +129,7 @@ def test_fresh_noise_is_never_counted_less_often_than_it_was_drawn(rounds):
     assert sum(line.total() for line in ledger) == len(rounds)
 
 
-@pytest.mark.xfail(
-    reason="bug: release() asks whether all rounds are known, not whether any is; an overlap counts once"
-)
+@pytest.mark.xfail(reason="bug: release() asks whether all rounds are known, not any: an overlap counts once")
 def test_fresh_noise_in_rounds_that_overlap_is_counted_twice():
     ledger = Ledger()
     ledger.release(at(LINE, 0, 5, noise="os"))
