@@ -1,5 +1,7 @@
 """Per-example gradients against autograd, one example at a time, over layers and shapes."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -161,6 +163,25 @@ def test_gram_form_of_a_large_layer_agrees():
     model = nn.Sequential(nn.Conv2d(64, 300, 3), nn.Flatten(), nn.Linear(300 * 4, 2))
     x = torch.randn(2, 64, 4, 4)
     assert_agree(model, per_example_loss, x, torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("apart", [1e-1, 1e-2, 1e-3, 1e-4])
+def test_gram_form_does_not_pass_the_clip_where_positions_cancel(apart):
+    """Two positions with almost opposite gradients: what is left of them is small against what is rounded."""
+    model = nn.Linear(512, 512, bias=False)
+    seen, back = torch.randn(8, 1, 512), torch.randn(8, 1, 512)
+    x, y = torch.cat([seen, (1 + apart) * seen], 1), torch.cat([back, -back], 1)
+
+    def product(model, x, y):
+        return (model(x) * y).flatten(1).sum(1)
+
+    _, exact = one_by_one(copy.deepcopy(model).double(), product, x.double(), y.double(), 1.0)
+    clip = float(exact.median()) / 2 + 1e-6
+    _, norms = clipped_sum(model, product, x, y, clip)
+    assert (norms >= exact * (1 - 1e-5)).all()
+    for i in range(8):
+        total, _ = clipped_sum(model, product, x[i : i + 1], y[i : i + 1], clip)
+        assert total[model.weight].double().norm() <= clip * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3, 64])

@@ -23,7 +23,7 @@ def _percent(accuracy: float | None) -> str:
 
 
 def _epsilon(line: dict[str, Any]) -> str:
-    return f"eps {show_epsilon(line['epsilon']['example/server'])}"
+    return f"eps {show_epsilon(line['epsilon'][line['protects']])}"
 
 
 class Bar:

@@ -114,14 +114,20 @@ def conclude(done: Run) -> None:
         return
     kind = "mean accuracy of the clients' own models" if final["personal"] else "accuracy"
     print(f"{name}: {kind} {100 * final['accuracy']:.2f}% after round {final['round']}")
-    print(_epsilon_line(final["epsilon"], done.experiment.setting.delta, done.why))
+    print(_epsilon_line(final, done.experiment.setting.delta, done.why))
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
     print(f"files in {done.folder}, picture {files[0]}")
 
 
-def _epsilon_line(epsilon: dict[str, float], delta: float, why: str) -> str:
-    example, client = (show_epsilon(epsilon[f"{unit}/server"]) for unit in ("example", "client"))
-    return f"eps {example} for an example, {client} for a client, at delta {delta:g}, against the server: {why}"
+def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
+    """Say what is protected from whom; where that is not the server, also what the server can learn."""
+    unit, observer = final["protects"].split("/")
+    whom = "the server" if observer == "server" else "the other clients and the public"
+    said = (
+        f"eps {show_epsilon(final['epsilon'][final['protects']])} for one {unit} against {whom}, delta {delta:g}: {why}"
+    )
+    server = show_epsilon(final["epsilon"][f"{unit}/server"])
+    return said if observer == "server" else f"{said} (against the server: {server})"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -32,10 +32,17 @@ class Client:
     spent: Ledger = field(default_factory=Ledger)  # releases about this client's data, from the beginning
     approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a ledger would pass the budget
 
+    drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
+
     def release(self, line: Release) -> None:
-        """Write a release, unless it would pass the budget; for mechanisms, before they draw."""
-        self.approve(self.spent.plus(line))
-        self.spent.release(line)
+        """Write a release, unless it would pass the budget; for mechanisms, before they draw.
+
+        The same line twice in one task is two releases. With seeded noise, the same task done again is not.
+        """
+        counted = replace(line, attempt=self.drawn.count(line))
+        self.approve(self.spent.plus(counted))
+        self.spent.release(counted)
+        self.drawn.append(line)
 
     @property
     def size(self) -> PublicInt:

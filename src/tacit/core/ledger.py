@@ -105,7 +105,7 @@ class Ledger:
     """Append-only and run-length coded: lines that differ in nothing but their rounds are one line."""
 
     def __init__(self, lines: Iterable[Release] = ()) -> None:
-        self._rounds: dict[Release, Rounds] = {}
+        self._lines: dict[Release, Release] = {}  # by what they say without their rounds
         self.add(lines)
 
     def add(self, lines: Iterable[Release]) -> list[Release]:
@@ -113,11 +113,11 @@ class Ledger:
         changed = {}
         for line in lines:
             key = replace(line, rounds=())
-            before = self._rounds.get(key, ())
-            self._rounds[key] = after = union(before, line.rounds)
-            if after != before:
-                changed[key] = after
-        return [replace(key, rounds=rounds) for key, rounds in changed.items()]
+            known = self._lines.get(key, key)
+            rounds = union(known.rounds, line.rounds)
+            if rounds != known.rounds:
+                self._lines[key] = changed[key] = replace(key, rounds=rounds)
+        return list(changed.values())
 
     def release(self, line: Release) -> None:
         """Write a release that has just happened. Fresh noise in a round that is known already is a further one."""
@@ -126,25 +126,31 @@ class Ledger:
         self.add([line])
 
     def _has(self, line: Release) -> bool:
-        known = self._rounds.get(replace(line, rounds=()), ())
-        return union(known, line.rounds) == known
+        known = self._lines.get(replace(line, rounds=()))
+        return known is not None and any(
+            a <= last and first <= b for a, b in known.rounds for first, last in line.rounds
+        )
 
     def plus(self, *lines: Release) -> Ledger:
         """Return a ledger with further releases; this one stays."""
         more = Ledger()
-        more._rounds = dict(self._rounds)
+        more._lines = dict(self._lines)
         for line in lines:
             more.release(line)
         return more
 
+    def covering(self) -> list[Release]:
+        """Return the lines of mechanisms that consumed raw replies; there are few, whatever the number of clients."""
+        return [line for line in self if line.covers is not None]
+
     def __iter__(self) -> Iterator[Release]:
-        return (replace(key, rounds=rounds) for key, rounds in self._rounds.items())
+        return iter(self._lines.values())
 
     def __len__(self) -> int:
-        return len(self._rounds)
+        return len(self._lines)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and self._rounds == other._rounds
+        return isinstance(other, Ledger) and self._lines == other._lines
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Params(dict[str, Tensor]):
         if norm <= bound:
             return self * 1.0
         if not math.isfinite(norm):
-            return self.zeros()
+            return self.zeros().as_released(self.released)
         return self * (bound / norm * (1 - 1e-6))  # a little less, so that rounding never passes the bound
 
     def size(self) -> int:

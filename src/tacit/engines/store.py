@@ -67,7 +67,7 @@ def read_ledger(file: Path) -> Ledger:
         if whole != text:
             codec.write_atomically(file, whole.encode())
         return Ledger(from_json(json.loads(line)) for line in whole.splitlines())
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise BadInput(f"{file}: not a ledger ({type(e).__name__}: {e})") from None
 
 

@@ -47,6 +47,12 @@ def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
     return Piece(parameter, squares, lambda c: (c @ flat).view(G.shape[1:]))
 
 
+def inner(K: Tensor, M: Tensor) -> Tensor:
+    """Return <K_i, M_i> of Gram matrices and a little more: where positions cancel, rounding must not make it less."""
+    traces = K.diagonal(dim1=1, dim2=2).sum(1) * M.diagonal(dim1=1, dim2=2).sum(1)
+    return (K * M).sum((1, 2)) + 16 * torch.finfo(K.dtype).eps * traces
+
+
 def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape: Callable[[Tensor], Tensor]) -> Piece:
     """Return the piece of G_i = L_i R_i, with L (n, out, positions) and R (n, positions, in).
 
@@ -59,7 +65,7 @@ def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape
         return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
     if positions**2 * (out + inside) < MEMORY * out * inside:
         L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
-        squares = ((L.mT @ L) * (R @ R.mT)).sum((1, 2))
+        squares = inner(L.mT @ L, R @ R.mT)
         return Piece(parameter, squares, lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)))
     G, parts = L.new_empty(n, out, inside), []
     block = max(1, BLOCK // (positions * max(out, inside)))
@@ -228,7 +234,7 @@ class Embedding(Layer):
         if pad is not None:
             rows = rows * (index != pad).unsqueeze(2)
         alike = (index.unsqueeze(1) == index.unsqueeze(2)).to(rows.dtype)  # an index met twice adds up
-        squares = (alike * (rows @ rows.mT)).sum((1, 2))
+        squares = inner(alike, rows @ rows.mT)
 
         def weighted(c: Tensor) -> Tensor:
             out = torch.zeros_like(weight)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,8 +35,8 @@ UNITS: tuple[Unit, ...] = ("example", "client")
 OBSERVERS: tuple[Observer, ...] = ("server", "clients", "public")
 RELATIONS: tuple[Relation, ...] = ("add/remove", "replace")
 
-Part = tuple[Event, Sampling, Relation]  # one mechanism, as data
-Bill = tuple[tuple[Part, int], ...]  # mechanisms and how often each was used, in a fixed order
+Part = tuple[Event, Sampling, str]  # one mechanism, as data, and the relation its sensitivity is stated for
+Bill = frozenset[tuple[Part, int]]  # mechanisms and how often each was used
 
 
 def epsilon(
@@ -51,6 +52,9 @@ def epsilon(
 
     ``quick`` uses a coarse grid: an upper bound still, a little higher, for showing on the way.
     """
+    covering = ledger.covering()
+    if any(_ruins(line, unit) and visible(line, observer, covering) for line in ledger):
+        return math.inf  # at once: most ledgers of many clients end here
     owners = by_owner(ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick)
     return max(owners.values(), default=math.inf)
 
@@ -65,7 +69,8 @@ def by_owner(
     quick: bool = False,
 ) -> dict[str, float]:
     """Return epsilon for each owner: what it released itself, and what the federation released of everybody."""
-    lines = [line for line in ledger if visible(line, observer, ledger)]
+    covering = ledger.covering()
+    lines = [line for line in ledger if visible(line, observer, covering)]
     owners = {line.owner for line in ledger} - {FEDERATION} or {line.owner for line in ledger}
     shared = [line for line in lines if line.owner == FEDERATION]
     own: dict[str, list[Release]] = {owner: [] for owner in owners}
@@ -76,35 +81,56 @@ def by_owner(
     return {owner: bill_epsilon(bill(mine + shared, unit), relation, delta, grid) for owner, mine in own.items()}
 
 
-def visible(line: Release, observer: Observer, ledger: Ledger) -> bool:
+def visible(line: Release, observer: Observer, covering: Sequence[Release]) -> bool:
     """Tell whether an observer learns from a line. The server sees what is sent to it, and nothing is hidden from it.
 
     Others see what the server passes on: everything, but for replies that a mechanism of the server's consumed.
     """
     if observer == "server":
         return line.observer == "server"
-    return not any(line.what == other.covers and _within(line, other) for other in ledger if other.covers)
+    return not any(line.what == other.covers and _within(line, other) for other in covering)
 
 
 def _within(line: Release, other: Release) -> bool:
     return all(any(a <= first and last <= b for a, b in other.rounds) for first, last in line.rounds)
 
 
+def _ruins(line: Release, unit: Unit) -> bool:
+    """Tell whether a line alone makes epsilon infinite for a unit."""
+    too_small = unit == "client" and line.unit == "example" and not isinstance(line.event, Nothing)
+    return too_small or isinstance(line.event, NonPrivate)
+
+
+def _stated(line: Release, unit: Unit) -> str:
+    """Return the relation that a line's event is stated for, as a unit sees it.
+
+    One example of a client that is protected as a whole can turn the client's contribution round, which moves a sum
+    twice as far as removing the client: a "swap". What is stated for replacing a client covers that "as is".
+    """
+    if unit == "example" and line.unit == "client":
+        return "swap" if line.relation == "add/remove" else "as is"
+    return line.relation
+
+
+def _twice(stated: str, relation: Relation) -> bool:
+    """Tell whether neighbours are twice as far apart as an event was stated for."""
+    return stated == "swap" or (stated == "add/remove" and relation == "replace")
+
+
 def bill(lines: list[Release], unit: Unit) -> Bill:
     """Return what some lines cost a unit; protecting an example does not protect a client, the reverse does."""
     parts: Counter[Part] = Counter()
     for line in lines:
-        lost = unit == "client" and line.unit == "example" and not isinstance(line.event, Nothing)
-        event = NonPrivate("an example-level guarantee does not protect a client") if lost else line.event
-        parts[event, line.sampling, line.relation] += line.total()
-    return tuple(sorted(parts.items(), key=repr))
+        event = NonPrivate("it protects an example, not a client") if _ruins(line, unit) else line.event
+        parts[event, line.sampling, _stated(line, unit)] += line.total()
+    return frozenset(parts.items())
 
 
 @lru_cache(maxsize=4096)
 def bill_epsilon(bill: Bill, relation: Relation, delta: float, grid: float | None = None) -> float:
     """Return the certified epsilon of a bill; with a given grid it is an upper bound that is not refined."""
     check_number("delta", delta, above=0, below=1)
-    paid = tuple((part, n) for part, n in bill if not isinstance(part[0], Nothing))
+    paid = sorted(((part, n) for part, n in bill if not isinstance(part[0], Nothing)), key=repr)
     if not bill or any(not finite(part, relation) for part, _ in paid):
         return math.inf
     if not paid:
@@ -126,10 +152,10 @@ def gaussian_mu(part: Part, relation: Relation) -> float:
     """Return the mu of one Gaussian release; replacing is adding and removing, so it moves a sum twice as far."""
     event, _, stated = part
     assert isinstance(event, Gaussian)
-    return (2.0 if stated == "add/remove" and relation == "replace" else 1.0) / event.z
+    return (2.0 if _twice(stated, relation) else 1.0) / event.z
 
 
-def refined(bill: Bill, relation: Relation, delta: float) -> float:
+def refined(bill: Sequence[tuple[Part, int]], relation: Relation, delta: float) -> float:
     """Return the PLD's epsilon on a grid fine enough that halving it moves the result by less than 0.1%."""
     interval, last = 1e-3, math.inf
     while True:
@@ -139,7 +165,7 @@ def refined(bill: Bill, relation: Relation, delta: float) -> float:
         interval, last = interval / 2, now
 
 
-def pld_epsilon(bill: Bill, relation: Relation, delta: float, interval: float) -> float:
+def pld_epsilon(bill: Iterable[tuple[Part, int]], relation: Relation, delta: float, interval: float) -> float:
     """Return the epsilon of the composed privacy loss distribution on a given grid; never below the truth."""
     from dp_accounting.pld import privacy_loss_distribution as pld  # imported late: it would slow down every start
 
@@ -154,7 +180,7 @@ def _pld(part: Part, relation: Relation, interval: float) -> Any:
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
     event, sampling, stated = part
-    twice = 2.0 if relation == "replace" and stated == "add/remove" else 1.0
+    twice = 2.0 if _twice(stated, relation) else 1.0
     grid = {"value_discretization_interval": interval}
     if isinstance(event, Gaussian):
         return _gaussian_pld(event.z, sampling, twice, grid)
@@ -182,7 +208,7 @@ def _gaussian_pld(z: float, sampling: Sampling, twice: float, grid: dict[str, fl
     return pld.from_gaussian_mechanism(z, sampling_prob=sampling.q, neighboring_relation=replace, **grid)
 
 
-def rdp_epsilon(bill: Bill, delta: float) -> float:
+def rdp_epsilon(bill: Iterable[tuple[Part, int]], delta: float) -> float:
     """Return the epsilon of Renyi accounting for add/remove, as a cross-check: an upper bound, usually looser."""
     import absl.logging
     import dp_accounting as dp
@@ -213,7 +239,8 @@ def reason(ledger: Ledger, *, unit: Unit = "example", observer: Observer = "serv
     """Return one sentence that says why epsilon is what it is."""
     if len(ledger) == 0:
         return "nothing was written to the ledger, and silence is no guarantee"
-    lines = [line for line in ledger if visible(line, observer, ledger)]
+    covering = ledger.covering()
+    lines = [line for line in ledger if visible(line, observer, covering)]
     whys = sorted({line.event.why for line in lines if isinstance(line.event, NonPrivate)})
     if whys:
         return "; ".join(whys)

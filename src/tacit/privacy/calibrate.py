@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 from tacit.core import BadInput, Gaussian, Relation, Sampling, check_number
-from tacit.privacy.accounting import bill_epsilon, rdp_epsilon
+from tacit.privacy.accounting import Bill, bill_epsilon, rdp_epsilon
 from tacit.privacy.gdp import gdp_mu
 
 
@@ -29,7 +29,8 @@ def spend(
     if steps == 0 or q == 0:
         return 0.0
     sampling = Sampling("everyone" if q == 1 else "fixed" if law == "fixed" else "poisson", q)
-    return bill_epsilon((((Gaussian(float(z)), sampling, "add/remove"), int(steps)),), relation, delta, grid)
+    bill: Bill = frozenset({((Gaussian(float(z)), sampling, "add/remove"), int(steps))})
+    return bill_epsilon(bill, relation, delta, grid)
 
 
 def rdp_spend(z: float, steps: int, q: float = 1.0, *, delta: float) -> float:

@@ -81,8 +81,9 @@ class Run:
 
     @property
     def why(self) -> str:
-        """Why epsilon is what it is, in one sentence."""
-        return privacy.reason(RunDir.open(self.folder).ledger())
+        """Why the epsilon of what the method protects is what it is, in one sentence."""
+        unit, observer = protects(self.experiment.method)
+        return privacy.reason(RunDir.open(self.folder).ledger(), unit=unit, observer=observer)
 
     @property
     def experiment(self) -> Experiment:
@@ -223,6 +224,7 @@ class Recorder:
             "loss": None,
             **scores,
             "epsilon": self._epsilon(setting.delta, last=s.round >= method.rounds),
+            "protects": "/".join(protects(method)),
             "bytes_up": self.engine.bytes_up,
             "bytes_down": self.engine.bytes_down,
             "seconds": round(seconds, 4),

@@ -8,7 +8,7 @@ import dp_accounting as dp
 import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -44,7 +44,7 @@ from tacit.privacy.gdp import gdp_epsilon, gdp_log_delta, gdp_mu
 
 DELTA = 1e-5
 DAFL = {"z": 0.5, "q": 256 / 6000}  # section 1: sigma 0.5, batch 256, 6000 examples; 50 epochs are 1172 steps
-few = settings(max_examples=6, deadline=None)
+few = settings(max_examples=4, deadline=None, phases=[Phase.generate])  # each takes a second: no shrinking
 
 
 def bill(event, n=1, sampling=None, stated="add/remove"):
@@ -188,8 +188,11 @@ def test_the_grid_agrees_with_exact_gdp_from_above(z):
 @each_setting
 def test_the_quick_grid_is_an_upper_bound(z, n, q):
     for relation in RELATIONS:
-        quick = bill_epsilon(poisson(z, n, q), relation, DELTA, True)
+        quick = bill_epsilon(poisson(z, n, q), relation, DELTA, 1e-2)
         assert quick >= bill_epsilon(poisson(z, n, q), relation, DELTA)
+        ledger = Ledger([line(event=Gaussian(z), steps=n, sampling=Sampling("poisson", q))])
+        where = {"unit": "example", "observer": "server", "delta": DELTA, "relation": relation}
+        assert epsilon(ledger, **where, quick=True) == quick
 
 
 def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise_and_delta():
@@ -348,16 +351,11 @@ def test_protecting_a_client_protects_its_examples_and_not_the_reverse():
     assert eps(line(unit="client"), line("b", unit="example"), unit="client") == math.inf
 
 
-@pytest.mark.xfail(
-    reason="bug: changing an example replaces a client's update, twice as far as removing it (see report)"
-)
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_an_example_of_a_protected_client_costs_what_replacing_the_client_does(relation):
     """With the client there in both worlds, one example can turn its clipped update round: 2C, not C."""
     replaced = eps(line(unit="client"), unit="client", relation="replace")
     assert eps(line(unit="client"), unit="example", relation=relation) == replaced
-    if relation == "replace":
-        pytest.fail("this half is right already")
 
 
 def test_a_release_stated_for_replacement_says_nothing_about_removal():
@@ -393,7 +391,7 @@ def test_a_budget_is_refused_with_its_own_exit_code_in_one_line():
     approve(ledger, budget=spent, **where)
     approve(ledger, budget=math.inf, **where)
     approve(Ledger([line(event=RAW)]), budget=math.inf, **where)
-    with pytest.raises(BudgetReached, match=r"budget = 10: .* example level, against the server, delta 1e-05") as e:
+    with pytest.raises(BudgetReached, match=r"budget = 10: .*\(example level, against the server, delta 1e-05") as e:
         approve(Ledger([line(last=4)]), budget=10.0, **where)
     assert e.value.exit_code == 3
     assert "\n" not in str(e.value)
@@ -402,7 +400,7 @@ def test_a_budget_is_refused_with_its_own_exit_code_in_one_line():
             approve(nothing_known, budget=1e9, **where)
 
 
-# ----------------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------------------------- calibration
 
 
 def test_noise_for_da_fl():
@@ -436,11 +434,13 @@ def test_noise_for_inverts_spend(target, steps, q):
 @given(z=st.floats(1.0, 3), steps=st.integers(1, 50), q=st.floats(0.05, 0.3))
 @few
 def test_steps_for_inverts_spend(z, steps, q):
-    assert steps_for(spend(z, steps, q, delta=DELTA), z, q, delta=DELTA) == steps
+    target = spend(z, steps, q, delta=DELTA)
+    assert steps_for(1.01 * target, z, q, delta=DELTA) >= steps  # it uses a coarser grid, never below the truth
+    assert steps_for(target, z, q, delta=DELTA) <= steps
 
 
 @given(z=st.floats(1.0, 3), steps=st.integers(5, 50), q=st.floats(0.05, 0.3))
-@settings(max_examples=3, deadline=None)
+@few
 def test_rate_for_inverts_spend(z, steps, q):
     target = spend(z, steps, q, delta=DELTA)
     got = rate_for(target, z, steps, delta=DELTA)
@@ -474,8 +474,9 @@ BAD = [
     *((spend, (1.0, n, 0.1), {}) for n in (-1, 2.5, NAN)),
     *((spend, (1.0, 10, q), {}) for q in (-0.1, 1.1, NAN)),
     *((spend, (1.0, 10, 0.1), {"delta": d}) for d in (0.0, 1.0, 1.5, NAN)),
-    *((f, args, {}) for e in (0.0, -1.0, NAN)
-      for f, args in ((noise_for, (e, 10, 0.1)), (noise_for, (e, 10)), (steps_for, (e, 1.0)), (rate_for, (e, 1.0, 10)))),
+    *((noise_for, (e, 10, q), {}) for e in (0.0, -1.0, NAN) for q in (0.1, 1.0)),
+    *((steps_for, (e, 1.0), {}) for e in (0.0, -1.0, NAN)),
+    *((rate_for, (e, 1.0, 10), {}) for e in (0.0, -1.0, NAN)),
     *((noise_for, (1.0, n, q), {}) for n in (-5, 2.5, NAN) for q in (0.1, 1.0)),
     *((noise_for, (1.0, 10, q), {}) for q in (1.1, -0.5, NAN)),
     *((noise_for, (1.0, 10, q), {"delta": d}) for q in (0.1, 1.0) for d in (0.0, 1.0, NAN)),
@@ -495,7 +496,7 @@ def test_bad_input_is_refused_in_one_line(f, args, more):
     assert time.perf_counter() - start < 1
 
 
-# --------------------------------------------------------------------------------------------------------------- claimed
+# ----------------------------------------------------------------------------------------------------------- claimed
 
 
 def test_what_ldp_fl_claims_and_what_its_formula_would_give():
@@ -530,7 +531,7 @@ def test_the_moment_with_sampling_is_the_integral(order, ratio, q):
 def test_the_moments_accountant_takes_the_best_order():
     r, T = 0.2, 30
     grid = min((T * log_moment(n, r) + math.log(1 / DELTA)) / n for n in range(1, 200))
-    assert moments_epsilon(r, T, delta=DELTA) == pytest.approx(grid, rel=1e-3)
+    assert moments_epsilon(r, T, delta=DELTA) == pytest.approx(grid, rel=5e-3)
     assert moments_epsilon(r, T, delta=DELTA) <= grid
     assert moments_epsilon(1.0, 300, 0.1, delta=DELTA) > spend(1.0, 300, 0.1, delta=DELTA)
     assert moments_epsilon(1.0, 300, 0.1, delta=DELTA) >= rdp_epsilon(poisson(1.0, 300, 0.1), DELTA) * 0.999

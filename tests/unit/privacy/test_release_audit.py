@@ -1,0 +1,473 @@
+"""The canary test on every release function of ours, certified by its own ledger; then with errors planted in it.
+
+A correct function must never be `broken`, and not `wasteful` where the canary is the worst there can be. An error that
+is planted into the real function must be `broken`.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core import Client, Everyone, Ledger, NonPrivate, Params, Replies, params_of
+from tacit.data.examples import Examples
+from tacit.data.federated import LocalData
+from tacit.engines.node import Engine
+from tacit.local import sgd as sgd_module
+from tacit.local.sgd import SGD
+from tacit.methods import ldp_fl
+from tacit.models import build
+from tacit.privacy import epsilon, gdp_epsilon, mechanisms
+from tacit.privacy.audit import differences, judge, projection, repeated, spread
+from tacit.privacy.claimed import ldp_fl_sigma
+from tacit.privacy.mechanisms import (
+    PrivateSteps,
+    discrete_laplace,
+    exponential,
+    gaussian,
+    gaussian_mean,
+    gaussian_update,
+    laplace,
+)
+from tacit.privacy.noise import FromSeed, normal_like
+
+DELTA = 1e-5
+DIM = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in a worker; many threads make steps as small as these a hundred times slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+E1 = np.eye(DIM)[0]
+
+
+def me_(run, present, round=0, spent=None, data=None, model=None):
+    """Return a client with noise of its own for each run and arm."""
+    rng = np.random.default_rng([run, present, round])
+    net = model or torch.nn.Identity()
+    return Client("0", round, data, data, net, {}, rng, "seeded", Ledger() if spent is None else spent)
+
+
+def point(vector):
+    return Params(w=torch.tensor(np.asarray(vector, dtype=np.float64)))
+
+
+def array(x):
+    return torch.cat([v.flatten() for v in x.values()]).double().numpy()
+
+
+def certificate(ledger, unit="example", observer="server", relation="add/remove"):
+    got = epsilon(ledger, unit=unit, observer=observer, delta=DELTA, relation=relation)
+    assert math.isfinite(got)
+    return got
+
+
+class Server(Engine):
+    def exchange(self, kind, call, heads):
+        raise NotImplementedError
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def holds(record_property):
+    """Judge a correct release: keep the verdict with the test's record, and hold it to both sides."""
+
+    def check(trial, certified, runs=3000, gaussian=True, worst=True):
+        verdict = judge(trial, certified=certified, delta=DELTA, runs=runs, gaussian=gaussian)
+        record_property("verdict", verdict.line())
+        assert not verdict.broken, verdict.line()
+        if worst:
+            assert not verdict.wasteful, verdict.line()
+        return verdict
+
+    return check
+
+
+def broken(trial, certified, runs=1000, gaussian=True):
+    verdict = judge(trial, certified=certified, delta=DELTA, runs=runs, gaussian=gaussian)
+    assert verdict.broken, verdict.line()
+
+
+# ----------------------------------------------------------------------------------------------- one release at a time
+
+
+def test_gaussian(holds):
+    ledger = Ledger()
+
+    def trial(present, run, spent=None):
+        me = me_(run, present, spent=spent)
+        return float(gaussian(me, "x", point(2.0 * present * E1), sensitivity=2.0, z=0.5)["w"][0])
+
+    trial(True, 0, ledger)
+    got = holds(trial, certificate(ledger))
+    assert got.certified == pytest.approx(10.0, abs=0.01)
+    assert got.bound > 0.6 * got.certified
+
+
+def update(present, run, round=0, spent=None, with_=1000.0, without=0.0):
+    me = me_(run, present, round, spent)
+    return gaussian_update(me, "u", point((with_ if present else without) * E1), clip=1.0, z=0.5)
+
+
+def test_a_clients_update(holds):
+    ledger = Ledger()
+    update(True, 0, spent=ledger)
+    holds(lambda present, run: array(update(present, run))[0], certificate(ledger, "client"))
+
+
+def test_one_example_that_turns_a_clients_update_round(holds):
+    """Example level: the client is there in both worlds, and its clipped update moves by 2C."""
+    ledger = Ledger()
+    update(True, 0, spent=ledger)
+    got = holds(lambda present, run: array(update(present, run, without=-1000.0))[0], certificate(ledger, "example"))
+    assert got.bound > certificate(ledger, "client")
+
+
+def mean_of(present, run, round=0, canary=1000.0):
+    """Return the noisy mean of six clients, one of them the canary, and the server with its ledger."""
+    server = Server([str(i) for i in range(6)], 2 * run + present)
+    points = {str(i): point(np.zeros(DIM)) for i in range(5)} | ({"5": point(canary * E1)} if present else {})
+    replies = Replies(f"t.train@{round}", server.sample(Everyone(), round), points, {})
+    like = point(np.zeros(DIM))
+    got = gaussian_mean(server, replies, lambda p: p, like=like, clip=1.0, z=0.5, out_of=6.0)
+    return array(got) * 6, server.ledger
+
+
+def test_a_mean_over_everyone(holds):
+    certified = certificate(mean_of(True, 0)[1], "client", "clients")
+    holds(lambda present, run: mean_of(present, run)[0][0], certified)
+
+
+def steps_trial(q, z, steps, spent=None):
+    """Return a trial over the real samples and noise of DP-SGD; the canary's clipped gradient is e1 in each step."""
+
+    def trial(present, run):
+        release = PrivateSteps(me_(run, present, spent=spent), q, 1.0, z, steps)
+        outputs = []
+        for rows in release.samples(2):  # row 0 is the canary, row 1 somebody whose gradient is zero
+            total = torch.tensor(E1 * float(present and 0 in rows))
+            outputs.append(release.noised([total])[0].numpy()[0])
+        y = np.array(outputs)
+        likelihood = np.log1p(q * np.expm1((2 * y - 1) / (2 * z**2))).sum()
+        return [float(y.sum()), float(likelihood)]
+
+    return trial
+
+
+def test_private_steps_on_everyone(holds):
+    ledger = Ledger()
+    steps_trial(1.0, 1.0, 4, ledger)(True, 0)
+    got = holds(steps_trial(1.0, 1.0, 4), certificate(ledger))
+    assert got.certified == pytest.approx(10.0, abs=0.01)
+
+
+def test_private_steps_on_poisson_samples(holds):
+    """Two of three runs have the canary in at least one sample, which the certificate must and does allow for."""
+    ledger = Ledger()
+    steps_trial(0.5, 0.6, 2, ledger)(True, 0)
+    got = holds(steps_trial(0.5, 0.6, 2), certificate(ledger), runs=6000, gaussian=False)
+    assert got.bound > got.certified / 4
+
+
+def test_laplace(holds):
+    ledger = Ledger()
+
+    def trial(present, run, spent=None):
+        me = me_(run, present, spent=spent)
+        return float(laplace(me, "x", np.array([3.0 * present]), sensitivity=3.0, epsilon=1.0).value[0])
+
+    trial(True, 0, ledger)
+    got = holds(trial, certificate(ledger), gaussian=False)
+    assert got.bound > got.certified / 2
+
+
+def test_discrete_laplace(holds):
+    """A histogram: the canary is one more in one of its bins."""
+    ledger = Ledger()
+
+    def trial(present, run, spent=None):
+        me = me_(run, present, spent=spent)
+        return [float(v) for v in discrete_laplace(me, "h", np.array([7 + present, 3]), epsilon=1.0).value]
+
+    trial(True, 0, ledger)
+    got = holds(trial, certificate(ledger), gaussian=False)
+    assert got.bound > got.certified / 2
+
+
+def test_exponential(holds):
+    """The worst pair: one candidate loses what all others gain."""
+    utility = {True: np.array([1.0, 0.0, 0.0, 0.0]), False: np.array([0.0, 1.0, 1.0, 1.0])}
+    ledger = Ledger()
+
+    def trial(present, run, spent=None):
+        me = me_(run, present, spent=spent)
+        got = exponential(me, "x", utility[present], sensitivity=1.0, epsilon=2.0, relation="replace")
+        return float(got.value == 0)
+
+    trial(True, 0, ledger)
+    assert epsilon(ledger, unit="example", observer="server", delta=DELTA) == math.inf
+    got = holds(trial, certificate(ledger, relation="replace"), gaussian=False)
+    assert got.bound > got.certified / 2
+
+
+# --------------------------------------------------------------------------------------------------------- in training
+
+
+NET = build("logistic", (2,), 2, 1)
+X0 = params_of(NET).zeros()
+OTHERS = torch.tensor([[0.3, 0.1], [-0.2, 0.4], [0.1, -0.5], [0.0, 0.2], [0.6, 0.6]])
+CANARY = torch.tensor([[1000.0, -500.0]])
+
+
+def data(present):
+    x = torch.cat([OTHERS, CANARY]) if present else OTHERS
+    y = torch.tensor([0, 1, 0, 1, 1, 0][: len(x)])
+    return LocalData(Examples(x, y), np.arange(len(x)), (0.5,), (0.5,))
+
+
+DATA = {present: data(present) for present in (True, False)}
+
+
+def training_trial(fit, spent=None):
+    """Score what ``fit(me)`` releases along what the canary adds to it without noise."""
+    bare = {present: array(fit(me_(0, present, data=DATA[present], model=NET), 0.0)) for present in (True, False)}
+    direction = bare[True] - bare[False]
+    assert np.linalg.norm(direction) > 0
+
+    def trial(present, run):
+        me = me_(run, present, data=DATA[present], model=NET, spent=spent)
+        return float((array(fit(me, 1.0)) - bare[False]) @ direction)
+
+    return trial
+
+
+def dp_sgd(batch, z=0.5):
+    def fit(me, noise):
+        return SGD(lr=0.1, epochs=1, batch=batch, clip=1.0, z=z * noise).fit(me, X0)[0]
+
+    return fit
+
+
+def test_one_step_of_dp_sgd_on_everyone(holds):
+    ledger = Ledger()
+    training_trial(dp_sgd(8), ledger)(True, 0)
+    got = holds(training_trial(dp_sgd(8)), certificate(ledger), runs=800)
+    assert got.certified == pytest.approx(10.0, abs=0.01)
+
+
+def test_dp_sgd_on_poisson_samples(holds):
+    """The size is public, so rate and number of steps are the same in both arms: an idle example takes the place."""
+    idle = LocalData(Examples(torch.cat([OTHERS, CANARY]), DATA[True].source.y), np.arange(6), (0.5,), (0.5,))
+
+    class Without(LocalData):
+        """Six rows, the last of which is never given out."""
+
+        def batch(self, rows):
+            return super().batch(np.asarray(rows)[np.asarray(rows) < 5])
+
+    arms = {True: idle, False: Without(**vars(idle))}
+    sgd = SGD(lr=0.1, batch=4, clip=1.0, z=0.5)
+    ledger = Ledger()
+    sgd.fit(me_(0, True, data=arms[True], model=NET, spent=ledger), X0)
+    (line,) = ledger
+    assert (line.sampling.law, line.sampling.q, line.steps) == ("poisson", 4 / 6, 2)
+    everyone = replace(sgd, batch=8, z=0.0)
+    bare = {p: array(everyone.fit(me_(0, p, data=DATA[p], model=NET), X0)[0]) for p in (True, False)}
+    direction = bare[True] - bare[False]
+
+    def trial(present, run):
+        return float(array(sgd.fit(me_(run, present, data=arms[present], model=NET), X0)[0]) @ direction)
+
+    holds(trial, certificate(ledger), runs=800, gaussian=False)
+
+
+def test_the_gradient_mode_of_ldp_fl(holds):
+    """The reply is divided by the public size: multiplied by it again, the sum is left."""
+    p = ldp_fl.Promise("gradient", 8.0, DELTA, 1.0, 1, 1, 1.0, "add/remove")
+
+    def fit(me, noise):
+        got = ldp_fl.by_gradient(me, X0, replace(p, epsilon=p.epsilon if noise else 1e6), SGD(lr=1.0))
+        return got * float(me.size)
+
+    ledger = Ledger()
+    fit(me_(0, True, data=DATA[True], model=NET, spent=ledger), 1.0)
+    got = holds(training_trial(fit), certificate(ledger), runs=800)
+    assert got.certified == pytest.approx(8.0, rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------ planted errors
+
+
+def test_noise_divided_by_the_batch_is_found(monkeypatch):
+    certified = Ledger()
+    training_trial(dp_sgd(8), certified)(True, 0)
+
+    def noised(self, sums):
+        return [s + normal_like(self.draw, s, self.z * self.clip / 8) for s in sums]
+
+    monkeypatch.setattr(PrivateSteps, "noised", noised)
+    broken(training_trial(dp_sgd(8)), certificate(certified), runs=300)
+
+
+def test_noise_missing_from_one_tensor_is_found(monkeypatch):
+    certified = Ledger()
+    training_trial(dp_sgd(8), certified)(True, 0)
+
+    def noised(self, sums):
+        return [normal_like(self.draw, s, self.z * self.clip) + s if i else s for i, s in enumerate(sums)]
+
+    monkeypatch.setattr(PrivateSteps, "noised", noised)
+    trial = training_trial(dp_sgd(8))
+    first = array(dp_sgd(8)(me_(0, True, data=DATA[True], model=NET), 0.0))[0]
+
+    def scores(present, run):
+        y = array(dp_sgd(8)(me_(run, present, data=DATA[present], model=NET), 1.0))
+        return [float(y[0] - first), trial(present, run)]
+
+    broken(scores, certificate(certified), runs=300)
+
+
+def test_gradients_that_are_not_clipped_are_found(monkeypatch):
+    certified = Ledger()
+    training_trial(dp_sgd(8), certified)(True, 0)
+    real = sgd_module.clipped_sum
+    monkeypatch.setattr(sgd_module, "clipped_sum", lambda m, f, x, y, clip: real(m, f, x, y, 1e9))
+    broken(training_trial(dp_sgd(8)), certificate(certified), runs=300)
+
+
+def test_clipping_at_the_updates_own_norm_is_found(monkeypatch):
+    """The canary's update then comes with noise of its own size."""
+    ledger = Ledger()
+    update(True, 0, spent=ledger)
+    certified = certificate(ledger, "client")
+    real = mechanisms.gaussian
+
+    def at_own_norm(me, what, value, *, sensitivity, z, unit):
+        return real(me, what, value, sensitivity=max(value.norm(), 1e-6), z=z, unit=unit)
+
+    monkeypatch.setattr(mechanisms, "gaussian", at_own_norm)
+    monkeypatch.setattr(Params, "clipped", lambda self, bound: 1.0 * self)
+    scores = projection([E1]), spread([E1])
+    broken(repeated(lambda *a: array(update(*a)), 1, *scores), certified)
+
+
+def test_weights_by_examples_are_found(monkeypatch):
+    certified = certificate(mean_of(True, 0)[1], "client", "clients")
+    real = mechanisms.weighted_sum
+    sizes = [1.0, 10, 10, 10, 10, 10, 100]  # the noise first, then the clients; the canary has most examples
+
+    def by_examples(parts):
+        parts = list(parts)
+        whole = sum(sizes[1 : len(parts)]) / (len(parts) - 1)
+        weights = [1.0, *(s / whole for s in sizes[1:])]
+        return real([(p, weights[i]) for i, (p, _) in enumerate(parts)])
+
+    monkeypatch.setattr(mechanisms, "weighted_sum", by_examples)
+    broken(lambda present, run: mean_of(present, run)[0][0], certified)
+
+
+ROUNDS = 6
+
+
+def rounds_trial(ledger_of):
+    """Return six rounds of updates, with the ledger that ``ledger_of`` chooses for each round."""
+
+    def mechanism(present, run, round):
+        return array(update(present, run, round, ledger_of(round)))
+
+    return repeated(mechanism, ROUNDS, projection([E1] * ROUNDS))
+
+
+def test_six_rounds_in_one_ledger_hold(holds):
+    whole = Ledger()
+    rounds_trial(lambda round: whole)(True, 0)
+    holds(rounds_trial(lambda round: None), certificate(whole, "client"), runs=1000)
+
+
+def test_a_fresh_ledger_every_round_is_found():
+    ledgers = [Ledger() for _ in range(ROUNDS)]
+    rounds_trial(lambda round: ledgers[round])(True, 0)
+    broken(rounds_trial(lambda round: None), certificate(ledgers[-1], "client"))
+
+
+DIRECTIONS = list(np.eye(DIM)[:2])  # what the canary adds in the first round, and in the second
+
+
+def two_rounds(present, run, round):
+    me = me_(run, present, round)
+    return array(gaussian_update(me, "u", point(1000.0 * present * DIRECTIONS[round]), clip=1.0, z=0.5))
+
+
+def test_fresh_noise_in_two_rounds_holds(holds):
+    ledger = Ledger()
+    for round in range(2):
+        update(True, 0, round, ledger)
+    scores = projection(DIRECTIONS), *differences(DIRECTIONS)
+    holds(repeated(two_rounds, 2, *scores), certificate(ledger, "client"), runs=1000)
+
+
+def test_the_same_noise_in_two_rounds_is_found(monkeypatch):
+    """The difference of the two rounds has no noise left at all."""
+    ledger = Ledger()
+    for round in range(2):
+        update(True, 0, round, ledger)
+    certified = certificate(ledger, "client")
+    run_of = {}
+    monkeypatch.setattr(mechanisms, "source", lambda noise, rng: FromSeed(np.random.default_rng(run_of["now"])))
+
+    def again(present, run, round):
+        run_of["now"] = [run, present]
+        return two_rounds(present, run, round)
+
+    broken(repeated(again, 2, projection(DIRECTIONS), *differences(DIRECTIONS)), certified)
+
+
+# ----------------------------------------------------------------------------------- the paper's formula is not enough
+
+
+M, EPOCHS, BATCH = 200, 10, 20
+
+
+def neighbours(size):
+    """Return two data sets of 200 that differ in one record: its label. All others have no features."""
+    x = torch.zeros(M, 2)
+    x[0, 0] = size
+    y = torch.arange(M) % 2
+    other = y.clone()
+    other[0] = 1 - other[0]
+    return [LocalData(Examples(x, labels), np.arange(M), (0.5,), (0.5,)) for labels in (y, other)]
+
+
+def published(data, lr, monkeypatch, claimed=1.0):
+    """Return what LDP-FL's own code trains, and the noise that its formula asks for."""
+    sds = []
+    monkeypatch.setattr(ldp_fl, "ldp_fl_sigma", lambda *a: sds.append(ldp_fl_sigma(*a)) or 0.0)
+    p = ldp_fl.Promise("paper", claimed, DELTA, 1.0, 1, 1, 1.0, "replace")
+    me = me_(3, False, data=data, model=NET)
+    dx = ldp_fl.as_published(me, X0, p, SGD(lr=lr, epochs=EPOCHS, batch=BATCH))
+    assert [type(line.event) for line in me.spent] == [NonPrivate]
+    assert epsilon(me.spent, unit="example", observer="server", delta=DELTA) == math.inf
+    return dx, sds[0]
+
+
+@pytest.mark.parametrize(("lr", "size", "spent"), [(0.1, 1.7, 10.5), (1.0, 1.0, 59.0), (0.1, 50.0, 26.0)])
+def test_ldp_fl_claims_one_and_spends_ten(monkeypatch, record_property, lr, size, spent):
+    """Logistic regression; 2C/m is 0.01, and one record moves the weights ten times as far and more."""
+    (a, sd), (b, _) = (published(data, lr, monkeypatch) for data in neighbours(size))
+    distance = (a - b).norm()
+    assert sd == pytest.approx(2 / M * math.sqrt(2 * math.log(1 / DELTA)))
+    assert gdp_epsilon(2 / M / sd, DELTA) < 1  # what the formula would give if 2C/m were the sensitivity
+    truth = gdp_epsilon(distance / sd, DELTA)
+    record_property("distance and epsilon", f"{distance:.4g}, {truth:.4g}")
+    assert distance > 9 * 2 / M
+    assert truth >= spent
