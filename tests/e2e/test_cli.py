@@ -54,6 +54,8 @@ HELP = {
     "run fedprox": ["--mu", "--rounds", "--per-round", "--sgd.lr", "--sgd.epochs", "--data", "--split", "--out"],
     "resume": ["DIR"],
     "compare": ["--rounds", "--repeats", "--sgd.lr", "--data", "--split", "--seed", "--workers", "--out", "fedavg"],
+    "privacy": ["--epsilon", "--z", "--q", "--steps", "--paper", "--plot"],
+    "privacy ldp_fl": ["--mode", "--epsilon", "--paper", "--plot", "--rounds"],
     "methods": ["methods"],
     "data": ["list", "get NAME", "check NAME", "mnist", "TACIT_DATA"],
     "split": ["--data", "--split", "--clients", "--seed", "--out", "label:k", "dirichlet:beta"],
@@ -87,7 +89,7 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
     text = printed("run", "fedavg", *FEW, "--out", "first")
     run = tmp_path / "first"
     assert re.search(r"fedavg: accuracy \d+\.\d\d% after round 2", text)
-    assert "eps inf for an example, inf for a client, at delta 1e-05, against the server: " in text
+    assert "eps inf for one example against the server, delta 1e-05: fedavg.train sends dx" in text
     assert "without noise" in text
     assert str(Path("first") / "accuracy.png") in text
     for name in ("accuracy.png", "accuracy.svg", "model.safetensors", "checkpoint/state.safetensors", "ledger.jsonl"):

@@ -32,6 +32,7 @@ class Client:
     spent: Ledger = field(default_factory=Ledger)  # releases about this client's data, from the beginning
     approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a ledger would pass the budget
 
+    task: str = ""  # the name of the task that runs
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
 
     def release(self, line: Release) -> None:

@@ -94,7 +94,7 @@ class World:
         test = self.federation.test(client, self.device)
         data = test if examiner else self.federation.train(client, self.device)
         rng, spent = rng_for(*place), spent or Ledger()
-        return Client(client, round, data, test, self.model, kept, rng, self.noise, spent, self.approve)
+        return Client(client, round, data, test, self.model, kept, rng, self.noise, spent, self.approve, task)
 
     def store(self, client: ClientId) -> ClientStore:
         """Return a client's store."""

@@ -228,7 +228,10 @@ def rdp_epsilon(bill: Iterable[tuple[Part, int]], delta: float) -> float:
 
 def approve(ledger: Ledger, *, budget: float, unit: Unit, observer: Observer, delta: float) -> None:
     """Refuse a ledger that has passed its budget."""
-    if budget < math.inf and (spent := epsilon(ledger, unit=unit, observer=observer, delta=delta)) > budget:
+    if budget == math.inf:
+        return
+    spent = epsilon(ledger, unit=unit, observer=observer, delta=delta)
+    if not spent <= budget:
         raise BudgetReached(
             f"budget = {budget:g}: the next step would bring epsilon to {spent:.4g} "
             f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"

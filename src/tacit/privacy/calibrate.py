@@ -45,12 +45,15 @@ def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: 
     check_number("steps", steps, at_least=0, whole=True)
     if q == 1:
         return math.sqrt(steps) / gdp_mu(epsilon, delta)
-    good = partial(_affordable, epsilon=epsilon, steps=steps, q=q, delta=delta, law=law)
-    return _least(good, 0.05, 1.0, relative=1e-3)
+    afford = partial(_affordable, epsilon=epsilon, steps=steps, q=q, delta=delta, law=law)
+    z = _least(partial(afford, grid=1e-3), 0.05, 1.0, relative=1e-3)
+    if spend(z, steps, q, delta=delta, law=law) > 0.995 * epsilon:
+        return z
+    return _least(partial(afford, grid=None), z / 2, z, relative=1e-3)  # the coarse grid was too careful
 
 
-def _affordable(z: float, *, epsilon: float, steps: int, q: float, delta: float, law: str) -> bool:
-    return spend(z, steps, q, delta=delta, law=law, grid=1e-3) <= epsilon
+def _affordable(z: float, *, epsilon: float, steps: int, q: float, delta: float, law: str, grid: float | None) -> bool:
+    return spend(z, steps, q, delta=delta, law=law, grid=grid) <= epsilon
 
 
 def steps_for(epsilon: float, z: float, q: float = 1.0, *, delta: float, law: str = "poisson") -> int:

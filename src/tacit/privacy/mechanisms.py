@@ -97,11 +97,10 @@ class PrivateSteps:
         check_number("clip", self.clip, above=0)
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
-        me, sampling = self.me, Sampling("poisson", self.q) if self.q < 1 else Sampling()
-        when = ((me.round, me.round),)
-        line = Release(
-            "dp-sgd", "example", me.id, "server", Gaussian(float(self.z)), when, self.steps, sampling, noise=me.noise
-        )
+        me, event = self.me, Gaussian(float(self.z))
+        sampling = Sampling("poisson", self.q) if self.q < 1 else Sampling()
+        what, when = f"{me.task} dp-sgd".strip(), ((me.round, me.round),)
+        line = Release(what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise)
         me.release(line)
         self.draw, self.left = source(me.noise, me.rng), self.steps
 
