@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,8 @@ from lab import Lab
 from tacit import privacy
 from tacit.codec import same
 from tacit.core import Fixed, Ledger, NonPrivate, Nothing, Poisson, TooFewReplies, mean
+from tacit.data.examples import Examples
+from tacit.data.federated import LocalData
 from tacit.engines.store import read_ledger
 from tacit.methods import name_of
 from tacit.methods.fedavg import FedAvg, train
@@ -227,3 +230,22 @@ def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):
     engine.workers[0].process.join()
     assert same(drive(method, engine, s), run_to_end(method, lab.serial(method), lab))
     assert not engine.failed
+
+
+def test_spawned_workers_agree_with_forked_ones(lab, monkeypatch):
+    """Where a fork is not to be had, workers are spawned: the data move to shared memory, the result stays."""
+    method = Scaffold(rounds=2, per_round=4)
+    want = run_to_end(method, lab.workers(method), lab)
+    monkeypatch.setattr("sys.platform", "elsewhere")
+    assert same(want, run_to_end(method, lab.workers(method), lab))
+
+
+def test_evaluation_leaves_the_data_as_they_are():
+    """A slice of float images is a view; scaling it must not reach the source."""
+    images = torch.rand(6, 1, 4, 4)
+    before = images.clone()
+    data = LocalData(Examples(images, torch.zeros(6, dtype=torch.int64)), np.arange(6), (0.5,), (0.25,))
+    for _ in range(2):
+        x, _ = data.batch(slice(None))
+        torch.testing.assert_close(x, (before - 0.5) / 0.25)
+    assert torch.equal(images, before)

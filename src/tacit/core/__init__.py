@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.core.client import Call, Client, ClientId, Reply, Task, task
+    from tacit.core.client import Call, Client, ClientId, Reply, Task, no_limit, task
     from tacit.core.cohort import (
         Cohort,
         Everyone,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tacit.core.seeds import rng_for, seed_for
 
 _WHERE = {
-    "client": "Call Client ClientId Reply Task task",
+    "client": "Call Client ClientId Reply Task no_limit task",
     "cohort": (
         "Cohort Everyone Fixed Law Method Personal Poisson Predictor Replies Sample State check_rounds most_rounds some"
     ),
@@ -124,6 +124,7 @@ __all__ = [
     "load_params",
     "mean",
     "most_rounds",
+    "no_limit",
     "params_of",
     "rng_for",
     "seed_for",

@@ -17,6 +17,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def no_limit(ledger: Ledger) -> None:
+    """Approve of everything."""
+
+
 @dataclass(frozen=True)
 class Client:
     """What a task knows about the client it runs on; always called ``me``."""
@@ -30,7 +34,7 @@ class Client:
     rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
     noise: Noise = "seeded"  # where mechanisms draw their randomness
     spent: Ledger = field(default_factory=Ledger)  # releases about this client's data, from the beginning
-    approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a ledger would pass the budget
+    approve: Callable[[Ledger], None] = no_limit  # raises where a ledger would pass the budget
 
     task: str = ""  # the name of the task that runs
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order

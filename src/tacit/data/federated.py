@@ -47,7 +47,8 @@ class LocalData:
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(self.mean).view(-1, 1, 1), torch.tensor(self.std).view(-1, 1, 1)
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
+        return 1 / std, mean / std
 
     def batch(self, rows: Sequence[int] | np.ndarray[Any, Any] | slice) -> tuple[Tensor, Tensor]:
         """Return inputs (float, normalised, channels-last) and labels of some of these rows."""
@@ -58,8 +59,8 @@ class LocalData:
         if self._noise is not None:
             x = x + self._noise[at]
         if x.dim() == 4:
-            mean, std = self._scale
-            x = x.sub(mean).div_(std).contiguous(memory_format=torch.channels_last)
+            factor, shift = self._scale
+            x = x.mul(factor).sub_(shift).contiguous(memory_format=torch.channels_last)  # x may be a view of the source
         return x.to(self.device), y.to(self.device)
 
 

@@ -8,6 +8,7 @@ copied), one network, and whatever client it is asked to be at the moment.
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import importlib
 import json
@@ -16,7 +17,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -169,7 +170,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     keep_memory()
     for module in modules:
         importlib.import_module(module)
-    world.model.to(world.device)
+    world = replace(world, model=copy.deepcopy(world.model).to(world.device))  # spawned workers are given a shared one
     call: Any = None
     while True:
         try:

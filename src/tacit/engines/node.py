@@ -34,6 +34,7 @@ from tacit.core import (
     Sample,
     Task,
     TooFewReplies,
+    no_limit,
     rng_for,
     seed_for,
 )
@@ -77,7 +78,7 @@ class World:
     device: str = "cpu"
     noise: Noise = "seeded"
     delta: float = 1e-5
-    approve: Callable[[Ledger], None] = lambda ledger: None  # raises where a client's ledger would pass its budget
+    approve: Callable[[Ledger], None] = no_limit  # raises where a client's ledger would pass its budget
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -190,7 +191,7 @@ class Engine(ABC):
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
-        self.approve: Callable[[Ledger], None] = lambda ledger: None
+        self.approve: Callable[[Ledger], None] = no_limit
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
         self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None

@@ -67,26 +67,26 @@ class SGD:
         ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both are live tensors.
         """
         weights = load_params(me.model.train(), x)
-        y = Params(zip(x, (w.detach() for w in weights), strict=True)).as_released(x.released)
+        here = [w.detach() for w in weights]
+        y = Params(zip(x, here, strict=True)).as_released(x.released and self.clip > 0)
         velocity: list[Tensor] = []
         steps = 0
         for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
-            direction = Params(zip(x, g, strict=True)).as_released(self.clip > 0)
             if self.weight_decay:
-                torch._foreach_add_(g, list(y.values()), alpha=self.weight_decay)
-            direction = direction if grad is None else grad(direction, y)
-            self._move(y, direction, velocity)
+                torch._foreach_add_(g, here, alpha=self.weight_decay)
+            if grad is not None:
+                g = self._corrected(grad, g, y)
+            if self.momentum:
+                velocity = g = list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
+            torch._foreach_add_(here, g, alpha=-self.lr)
             steps += 1
         return params_of(me.model).as_released(y.released), steps
 
-    def _move(self, y: Params, direction: Params, velocity: list[Tensor]) -> None:
-        """Make one step; what it is made of decides whether the point may leave the client."""
-        g = list(direction.values())
-        if self.momentum:
-            velocity[:] = torch._foreach_add(g, velocity, alpha=self.momentum) if velocity else g
-            g = velocity
-        torch._foreach_add_(list(y.values()), g, alpha=-self.lr)
+    def _corrected(self, grad: Correction, g: list[Tensor], y: Params) -> list[Tensor]:
+        """Ask the method for its direction; what that is made of decides whether the point may leave the client."""
+        direction = grad(Params(zip(y, g, strict=True)).as_released(self.clip > 0), y)
         y.released = y.released and direction.released
+        return list(direction.values())
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
         for rows in self.batches(len(me.data), me.rng):
@@ -96,7 +96,7 @@ class SGD:
     def _private(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
         if loss is not cross_entropy:
             raise BadInput("sgd.clip: this method's loss is not a sum over examples, so it cannot train privately")
-        _check_once(me)
+        check_once(me)
         release = PrivateSteps(me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data)))
         for rows in release.samples(len(me.data)):
             inputs, labels = me.data.batch(rows)
@@ -131,7 +131,7 @@ class SGD:
 _checked: WeakSet[nn.Module] = WeakSet()
 
 
-def _check_once(me: Client) -> None:
+def check_once(me: Client) -> None:
     """Refuse a network whose examples cannot be told apart, the first time it is trained privately."""
     if me.model not in _checked:
         inputs, _ = me.data.batch(slice(0, 1))

@@ -40,7 +40,7 @@ from tacit.core import (
     task,
 )
 from tacit.local.perexample import clipped_sum
-from tacit.local.sgd import SGD, cross_entropies
+from tacit.local.sgd import SGD, check_once, cross_entropies
 from tacit.methods.fedavg import State
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.claimed import ldp_fl_sigma, moments_epsilon, performance_loss
@@ -165,6 +165,7 @@ def as_published(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
 
 
 def by_gradient(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
+    check_once(me)
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))
     sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, p.clip)
