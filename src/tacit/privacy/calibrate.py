@@ -46,7 +46,10 @@ def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: 
     if q == 1:
         return math.sqrt(steps) / gdp_mu(epsilon, delta)
     afford = partial(_affordable, epsilon=epsilon, steps=steps, q=q, delta=delta, law=law)
-    z = _least(partial(afford, grid=1e-3), 0.05, 1.0, relative=1e-3)
+    near = (
+        math.log1p((gdp_mu(epsilon, delta) / q) ** 2 / max(steps, 1)) ** -0.5
+    )  # where the central limit theorem puts it
+    z = _least(partial(afford, grid=1e-3), 0.9 * near, 1.1 * near, relative=1e-3)
     if spend(z, steps, q, delta=delta, law=law) > 0.995 * epsilon:
         return z
     return _least(partial(afford, grid=None), z / 2, z, relative=1e-3)  # the coarse grid was too careful
@@ -82,7 +85,9 @@ def rate_for(epsilon: float, z: float, steps: int, *, delta: float, law: str = "
 
 
 def _least(good: Callable[[float], bool], low: float, high: float, *, relative: float) -> float:
-    """Return nearly the least number above ``low`` that is good; what is good stays good when it grows."""
+    """Return nearly the least number that is good, starting from a guess; what is good stays good when it grows."""
+    while low > 0.01 and good(low):
+        low, high = low / 2, low
     while not good(high):
         low, high = high, 2 * high
         if high > 1e7:
