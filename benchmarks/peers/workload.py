@@ -152,7 +152,7 @@ def process_memory(pid: int) -> int:
 class PeakMemory:
     """Samples the memory of this process and its descendants in a thread while the `with` block runs.
 
-    Reading memory costs time, so the pause is at least 20 times as long as the last reading took.
+    Reading memory costs time, so the pause is at least 100 times as long as the last reading took.
     """
 
     def __init__(self, interval_s: float = 0.2) -> None:
@@ -182,7 +182,7 @@ class PeakMemory:
         while not self._stop.wait(pause):
             begun = time.monotonic()
             self._peak = max(self._peak, sum(process_memory(pid) for pid in process_tree(self._root)))
-            pause = max(self._interval_s, 20 * (time.monotonic() - begun))
+            pause = max(self._interval_s, 100 * (time.monotonic() - begun))
 
 
 def steady_rate(images: int, round_s: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -170,6 +171,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     keep_memory()
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # what is here stays: no collection need look at it again, or touch its shared pages
     world = replace(world, model=copy.deepcopy(world.model).to(world.device))  # spawned workers are given a shared one
     call: Any = None
     while True:

@@ -49,7 +49,8 @@ def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: 
     near = (
         math.log1p((gdp_mu(epsilon, delta) / q) ** 2 / max(steps, 1)) ** -0.5
     )  # where the central limit theorem puts it
-    z = _least(partial(afford, grid=1e-3), 0.9 * near, 1.1 * near, relative=1e-3)
+    rough = _least(partial(afford, grid=1e-2), 0.9 * near, 1.1 * near, relative=1e-2)  # quick, and never too low
+    z = _least(partial(afford, grid=1e-3), 0.97 * rough, rough, relative=1e-3)
     if spend(z, steps, q, delta=delta, law=law) > 0.995 * epsilon:
         return z
     return _least(partial(afford, grid=None), z / 2, z, relative=1e-3)  # the coarse grid was too careful
