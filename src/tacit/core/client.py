@@ -38,6 +38,7 @@ class Client:
 
     task: str = ""  # the name of the task that runs
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
+    classes: int = 0  # how many classes the experiment has, which everybody knows
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.

@@ -101,11 +101,13 @@ class Cohort(Protocol):
     ledger: Ledger
     noise: Noise  # where server-side mechanisms draw their randomness
     delta: float  # of every (epsilon, delta) in this run
+    public: Any  # examples that belong to nobody, a data.examples.Examples, or None; their labels are only for reports
 
     def afford(self, line: Release) -> None: ...
     def release(self, line: Release) -> None: ...
     def sample(self, law: Law, round: int) -> Sample: ...
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]: ...
+    def own(self, call: Call[T], data: Any, round: int) -> T: ...
     def rng(self, *path: object) -> np.random.Generator: ...
 
 
@@ -129,9 +131,10 @@ class State(Protocol):
 class Method(Protocol):
     """A frozen dataclass of hyper-parameters, which is also the schema of its settings and flags.
 
-    Two more are looked for by name. ``predictor(me, s)`` returns the function from inputs to scores that this client
-    answers with, where it is not the shared model: a personal model. ``pooled = True`` asks for one client that holds
-    everybody's data.
+    Three more are looked for by name. ``predictor(me, s)`` returns the function from inputs to scores that this client
+    answers with, where it is not the shared model: a personal model. ``shared(me, s)`` returns the one that everybody
+    answers with, where it is not the experiment's network with the parameters ``s.x``. ``pooled = True`` asks for one
+    client that holds everybody's data.
     """
 
     @property

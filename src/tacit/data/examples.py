@@ -28,6 +28,14 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Released examples, such as synthetic ones, that join a client's own data or stand in for them."""
+
+    examples: Examples
+    instead: bool = False
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A named train and test set. ``mean`` and ``std`` are public constants, never computed from the data."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import ClientId, seed_for
-from tacit.data.examples import Dataset, Examples
+from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.partition import Split, split
 
 
@@ -28,22 +28,35 @@ class LocalData:
     noise: float = 0.0  # standard deviation, on pixels scaled to 0..1
     noise_seed: int = 0
     device: str = "cpu"
+    extra: Examples | None = None  # released examples that follow these rows
+    public: bool = False  # nothing here is anybody's secret: what is made of it may go anywhere
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) + (len(self.extra) if self.extra else 0)
+
+    def joined(self, pool: Pool | None) -> LocalData:
+        """Return these data with a pool added, or with a pool in their place."""
+        if pool is None:
+            return self
+        if pool.instead:
+            return replace(self, rows=self.rows[:0], extra=pool.examples, public=True)
+        return replace(self, extra=pool.examples)
 
     @cached_property
     def examples(self) -> Examples:
         """These rows, copied out of the shared source, with the labels this client uses."""
         own = self.source.take(torch.from_numpy(self.rows))
-        return own if self.relabel is None else Examples(own.x, torch.tensor(self.relabel)[own.y])
+        own = own if self.relabel is None else Examples(own.x, torch.tensor(self.relabel)[own.y])
+        return own.plus(self.extra) if self.extra else own
 
     @cached_property
     def _noise(self) -> Tensor | None:
         if self.noise == 0.0:
             return None
         generator = torch.Generator().manual_seed(self.noise_seed)
-        return self.noise * torch.randn(self.examples.x.shape, generator=generator)
+        noise = torch.zeros(self.examples.x.shape)
+        noise[: len(self.rows)] = self.noise * torch.randn(len(self.rows), *noise.shape[1:], generator=generator)
+        return noise
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
@@ -111,6 +124,11 @@ class Federation:
         """Return how many training examples of each class (column) each client (row) holds."""
         y = self.dataset.train.y.numpy()
         return np.stack([np.bincount(y[rows], minlength=len(self.dataset.classes)) for rows in self.split.train])
+
+    def public(self) -> Examples | None:
+        """Return the training examples that the split leaves to everybody."""
+        rows = self.split.public
+        return None if rows is None else self.dataset.train.take(torch.from_numpy(rows))
 
     def pooled(self) -> Federation:
         """Return the same examples in the hands of a single client."""

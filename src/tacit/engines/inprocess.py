@@ -20,16 +20,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.multiprocessing as mp
 
 from tacit.codec import pack, unpack
-from tacit.core import ClientId, TacitError, Task
+from tacit.core import Call, ClientId, TacitError, Task
 from tacit.core import errors as known_errors
+from tacit.data.examples import Examples
 from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
 
+T = TypeVar("T")
 AHEAD = 2  # requests a worker may have at a time: one it works on and one that waits, so it is never idle
 
 # A message is a word of four letters and a body. To a worker: the call of an ask, then heads to answer it for.
@@ -61,12 +63,16 @@ class Workers(Engine):
 
     def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
         super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world, self.sizes = world, world.federation.sizes()
+        self.world, self.sizes, self.public = world, world.federation.sizes(), world.federation.public()
         # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
         self.workers: list[Worker] = []
         for _ in range(workers):
             self.workers.append(self._start())
+
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task in this process; the workers have nothing to do meanwhile."""
+        return self.world.own(call, data, round)
 
     def _start(self) -> Worker:
         context: Any = mp.get_context("fork" if self.fork else "spawn")

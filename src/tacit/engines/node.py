@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,10 +39,12 @@ from tacit.core import (
     rng_for,
     seed_for,
 )
-from tacit.data.federated import Federation
+from tacit.data.examples import Examples
+from tacit.data.federated import Federation, LocalData
 from tacit.engines.store import ClientStore
 
 T = TypeVar("T")
+POOL = "pool"  # kept beside whatever a method keeps: examples that join this client's data from then on
 
 
 @dataclass(frozen=True)
@@ -87,15 +90,48 @@ class World:
         self, task: str, client: ClientId, round: int, kept: Mapping[str, Any], spent: Ledger | None = None
     ) -> Client:
         """Return the client a task will see. Its batches depend on who and when, not on the method's name."""
+        rng = self.generator(task, round, client)
+        examiner = client.startswith("test:")
+        test = self.federation.test(client, self.device)
+        data = test if examiner else self.federation.train(client, self.device).joined(kept.get(POOL))
+        mine = {k: v for k, v in kept.items() if k != POOL}
+        return self._client(client, round, data, test, mine, rng, task, spent or Ledger(), self.approve)
+
+    def _client(
+        self,
+        id: ClientId,
+        round: int,
+        data: LocalData,
+        test: LocalData,
+        kept: Mapping[str, Any],
+        rng: np.random.Generator,
+        task: str,
+        spent: Ledger,
+        approve: Callable[[Ledger], None],
+    ) -> Client:
+        classes = len(self.federation.dataset.classes)
+        return Client(
+            id, round, data, test, self.model, kept, rng, self.noise, spent, approve, task=task, classes=classes
+        )
+
+    def generator(self, task: str, round: int, client: ClientId) -> np.random.Generator:
+        """Return the generator of one task, and seed torch's own alike."""
         place = (self.seed, task.rpartition(".")[2], round, client)
         torch.default_generator.manual_seed(seed_for(*place))  # torch.manual_seed costs a millisecond here
         if self.device == "cuda":
             torch.cuda.manual_seed(seed_for(*place))
-        examiner = client.startswith("test:")
-        test = self.federation.test(client, self.device)
-        data = test if examiner else self.federation.train(client, self.device)
-        rng, spent = rng_for(*place), spent or Ledger()
-        return Client(client, round, data, test, self.model, kept, rng, self.noise, spent, self.approve, task)
+        return rng_for(*place)
+
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task at the server itself, on data that it may see; nothing of that is a release."""
+        dataset = self.federation.dataset
+        rows = np.arange(len(data))
+        local = LocalData(data, rows, dataset.mean, dataset.std, device=self.device, public=True)
+        with torch.random.fork_rng(devices=[]), one_thread():
+            rng = self.generator(call.task, round, "server")
+            me = self._client("server", round, local, local, {}, rng, call.task, Ledger(), no_limit)
+            sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
+        return sent
 
     def store(self, client: ClientId) -> ClientStore:
         """Return a client's store."""
@@ -104,7 +140,8 @@ class World:
     def handle(self, head: Head, call: Call[Any]) -> Answer:
         """Settle the previous reply, run the task, and write down what it releases before anything is sent."""
         store = self.store(head.client)
-        me = self.client(call.task, head.client, head.round, store.kept(head.accepted), store.ledger())
+        kept = store.kept(head.accepted)
+        me = self.client(call.task, head.client, head.round, kept, store.ledger())
         store.forget_all_but([head.accepted, head.saved])
         reply = task_named(call.task).fn(me, **call.args)
         check_finite((reply.sent, dict(reply.keep or {})), head)
@@ -113,7 +150,7 @@ class World:
             me.approve(me.spent)
         store.write_ledger(me.spent)
         if reply.keep is not None:
-            store.keep(head.ask, reply.keep)
+            store.keep(head.ask, {k: v for k, v in kept.items() if k == POOL} | dict(reply.keep))
         return Answer(reply.sent, reply.keep is not None, list(me.spent))
 
     def look(self, head: Head, call: Call[Any]) -> Any:
@@ -194,12 +231,17 @@ class Engine(ABC):
         self.approve: Callable[[Ledger], None] = no_limit
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
+        self.public: Examples | None = None
         self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
         self.on_answer: Callable[[int, int], None] = lambda done, of: None
 
     @abstractmethod
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Send a packed call to clients; return packed results and, for the others, why there is none."""
+
+    @abstractmethod
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task at the server itself, on data that it may see."""
 
     @abstractmethod
     def close(self) -> None:
@@ -266,6 +308,17 @@ class Engine(ABC):
         self.ledger = ledger or Ledger()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch add up in one thread, as in a worker, so that sums are added in the same order everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _too_few(of: Sample, got: Mapping[ClientId, Any], failed: Mapping[ClientId, str]) -> str:
     first = next((f"; client {i}: {why}" for i, why in failed.items()), "")
     return f"round {of.round + 1}: {len(got)} of {len(of.ids)} clients replied, too few to go on{first}"
@@ -276,19 +329,21 @@ class Serial(Engine):
 
     def __init__(self, world: World, fault: Fault = no_fault) -> None:
         super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world = world
+        self.world, self.public = world, world.federation.public()
         world.model.to(world.device)
+
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task here."""
+        return self.world.own(call, data, round)
 
     def close(self) -> None:
         """Have nothing to let go of."""
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Answer each head in turn."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a worker, so that sums are added in the same order
         got: dict[ClientId, bytes] = {}
         failed: dict[ClientId, str] = {}
-        try:
+        with one_thread():
             for head in heads:
                 fault = self.fault(head.client, head.round) if kind == "ask" else None
                 if fault in ("crash", "die"):
@@ -300,6 +355,4 @@ class Serial(Engine):
                 else:
                     got[head.client] = blob
                 self.on_answer(len(got) + len(failed), len(heads))
-        finally:
-            torch.set_num_threads(threads)
         return got, failed

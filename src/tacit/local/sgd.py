@@ -68,7 +68,7 @@ class SGD:
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
-        y = Params(zip(x, here, strict=True)).as_released(x.released and self.clip > 0)
+        y = Params(zip(x, here, strict=True)).as_released(x.released and (self.clip > 0 or me.data.public))
         velocity: list[Tensor] = []
         steps = 0
         for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
@@ -84,7 +84,7 @@ class SGD:
 
     def _corrected(self, grad: Correction, g: list[Tensor], y: Params) -> list[Tensor]:
         """Ask the method for its direction; what that is made of decides whether the point may leave the client."""
-        direction = grad(Params(zip(y, g, strict=True)).as_released(self.clip > 0), y)
+        direction = grad(Params(zip(y, g, strict=True)).as_released(y.released), y)
         y.released = y.released and direction.released
         return list(direction.values())
 

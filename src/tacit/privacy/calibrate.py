@@ -45,19 +45,29 @@ def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: 
     check_number("steps", steps, at_least=0, whole=True)
     if q == 1:
         return math.sqrt(steps) / gdp_mu(epsilon, delta)
-    afford = partial(_affordable, epsilon=epsilon, steps=steps, q=q, delta=delta, law=law)
-    near = (
-        math.log1p((gdp_mu(epsilon, delta) / q) ** 2 / max(steps, 1)) ** -0.5
-    )  # where the central limit theorem puts it
-    rough = _least(partial(afford, grid=1e-2), 0.9 * near, 1.1 * near, relative=1e-2)  # quick, and never too low
-    z = _least(partial(afford, grid=1e-3), 0.97 * rough, rough, relative=1e-3)
-    if spend(z, steps, q, delta=delta, law=law) > 0.995 * epsilon:
+    cost = partial(spend, steps=steps, q=q, delta=delta, law=law)
+    z = math.log1p((gdp_mu(epsilon, delta) / q) ** 2 / max(steps, 1)) ** -0.5  # where the central limit theorem puts it
+    z = _meet(partial(cost, grid=1e-2), epsilon, z, within=1e-2)
+    z = _meet(partial(cost, grid=1e-3), epsilon, z, within=1e-3)
+    if cost(z) > 0.995 * epsilon:
         return z
-    return _least(partial(afford, grid=None), z / 2, z, relative=1e-3)  # the coarse grid was too careful
+    return _meet(cost, epsilon, z, within=1e-3)  # the coarse grid was too careful
 
 
-def _affordable(z: float, *, epsilon: float, steps: int, q: float, delta: float, law: str, grid: float | None) -> bool:
-    return spend(z, steps, q, delta=delta, law=law, grid=grid) <= epsilon
+def _meet(cost: Callable[[float], float], epsilon: float, z: float, *, within: float) -> float:
+    """Return a noise multiplier that costs at most ``epsilon``, and ``within`` of it: secants of log cost over log z."""
+    slope, before = -1.0, None
+    for _ in range(30):
+        spent = cost(z)
+        if epsilon * (1 - within) <= spent <= epsilon:
+            return z
+        if not 0 < spent < math.inf:
+            break
+        here = math.log(z), math.log(spent / epsilon) + within / 2
+        if before and here[0] != before[0]:
+            slope = min((here[1] - before[1]) / (here[0] - before[0]), -0.2)  # more noise always costs less
+        before, z = here, math.exp(here[0] - here[1] / slope)
+    return _least(lambda z: cost(z) <= epsilon, 0.5 * z, 2 * z, relative=within)
 
 
 def steps_for(epsilon: float, z: float, q: float = 1.0, *, delta: float, law: str = "poisson") -> int:

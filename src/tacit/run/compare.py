@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -12,12 +14,12 @@ import numpy as np
 
 from tacit import codec
 from tacit import data as data_room
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, TacitError, check_number
 from tacit.data.examples import Dataset
 from tacit.methods import name_of
-from tacit.run.conduct import Nobody, Plan, Run, Watcher, start
+from tacit.run.conduct import Nobody, Plan, Run, Watcher
 from tacit.run.experiment import Experiment, Setting, method_from_spec, validated
-from tacit.run.rundir import RunDir, free_folder
+from tacit.run.rundir import Busy, RunDir, free_folder
 
 FILE = "comparison.json"
 
@@ -116,15 +118,48 @@ def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Wa
     """Run what is not finished yet; what is finished is read, not repeated."""
     plan = read_comparison(folder)
     dataset = dataset or data_room.load(plan.setting.data)
-    watch = watch or Nobody()
-    runs: dict[str, Run] = {}
-    for name, experiment in plan.experiments():
+    run_all(folder, plan.experiments(), dataset, watch or Nobody())
+    return Compared(folder, [row(word, [Run(folder / n) for n, _ in plan.runs_of(word)]) for word in plan.methods])
+
+
+def run_all(
+    folder: Path,
+    runs: Sequence[tuple[str, Experiment]],
+    dataset: Dataset,
+    watch: Watcher,
+    forgive: tuple[type[TacitError], ...] = (),
+) -> dict[str, TacitError]:
+    """Run what is not finished yet; return what stopped a run and is forgiven, by the name of its folder.
+
+    Several processes may do this at once: a run that another one works on is left to it and looked at again later.
+    """
+    waiting, stopped, since = deque(runs), {}, 0
+    while waiting:
+        name, experiment = waiting.popleft()
+        try:
+            _run_one(RunDir(folder / name), experiment, dataset, watch)
+        except Busy:
+            waiting.append((name, experiment))
+            since += 1
+            if since >= len(waiting):
+                time.sleep(0.5)  # nothing is left but what others do
+            continue
+        except forgive as e:
+            stopped[name] = e
+        since = 0
+    return stopped
+
+
+def _run_one(directory: RunDir, experiment: Experiment, dataset: Dataset, watch: Watcher) -> None:
+    directory.lock()  # before anything is looked at: what another process has begun by then is seen
+    try:
         watch.begin(f"{name_of(experiment.method)}, seed {experiment.setting.seed}", experiment.method.rounds)
-        if (folder / name / "config.toml").exists():
-            runs[name] = Plan.of(experiment, dataset).conduct(RunDir.open(folder / name), watch)
-        else:
-            runs[name] = start(experiment, out=folder / name, dataset=dataset, watch=watch)
-    return Compared(folder, [_row(word, [runs[n] for n, _ in plan.runs_of(word)]) for word in plan.methods])
+        plan = Plan.of(experiment, dataset)
+        if not directory.begun:
+            directory.begin(plan.experiment)
+        plan.conduct(directory, watch)
+    finally:
+        directory.unlock()
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -136,7 +171,8 @@ def read_comparison(folder: Path) -> Comparison:
     return plan
 
 
-def _row(word: str, runs: Sequence[Run]) -> Row:
+def row(word: str, runs: Sequence[Run]) -> Row:
+    """Return the results of one method over its repeats."""
     finals, lines = [r.final for r in runs], [r.metrics for r in runs]
     return Row(
         method=word,

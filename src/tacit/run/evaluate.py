@@ -71,6 +71,12 @@ def score(me: Client, x: Params) -> Reply[Scored]:
 
 
 @task
+def score_shared(me: Client, method: Any, s: Any) -> Reply[Scored]:
+    """Score the model that everybody answers with, where it is not the experiment's network."""
+    return Reply(score_with(me, method.shared(me, s)))
+
+
+@task
 def score_own(me: Client, method: Any, s: Any) -> Reply[Scored]:
     """Score the model this client answers with."""
     return Reply(score_with(me, method.predictor(me, s)))
@@ -78,10 +84,13 @@ def score_own(me: Client, method: Any, s: Any) -> Reply[Scored]:
 
 def evaluate(method: Method, s: Any, engine: Engine, federation: Federation, parts: int) -> Evaluation:
     """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel."""
+    while hasattr(s, "inner"):  # a method that prepares the ground for another one
+        method, s = method.inner, s.inner  # type: ignore[attr-defined]
     if hasattr(method, "predictor"):
         return _personal(method, s, engine, federation)
     ids = [f"test:{k}/{parts}" for k in range(parts)]
-    scored = engine.look(score(x=s.x), ids, s.round)
+    call = score_shared(method=method, s=s) if hasattr(method, "shared") else score(x=s.x)
+    scored = engine.look(call, ids, s.round)
     predicted = torch.cat([scored[i].predicted for i in ids]).numpy()
     right = predicted == federation.dataset.test.y.numpy()
     owners = dict(zip(federation.everyone, federation.split.test, strict=True))

@@ -17,6 +17,10 @@ from tacit.engines.store import read_ledger, to_text
 from tacit.run.experiment import Experiment, read_experiment, to_toml
 
 
+class Busy(BadInput):
+    """Another process works on this run."""
+
+
 class RunDir:
     """A folder with config.toml, metrics.jsonl, ledger.jsonl, checkpoint/ and model.safetensors."""
 
@@ -32,20 +36,29 @@ class RunDir:
         run = cls(folder)
         if any(file.exists() for file in (run._config, run._state, run._metrics)):
             raise BadInput(f"out = '{folder}': there is a run already; `tacit resume {folder}` continues it")
-        try:
-            run.clients.mkdir(parents=True, exist_ok=True)
-            codec.write_atomically(run._config, to_toml(experiment).encode())
-        except OSError as e:
-            raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
+        run.begin(experiment)
         return run
+
+    def begin(self, experiment: Experiment) -> None:
+        """Write what runs here."""
+        try:
+            self.clients.mkdir(parents=True, exist_ok=True)
+            codec.write_atomically(self._config, to_toml(experiment).encode())
+        except OSError as e:
+            raise BadInput(f"out = '{self.folder}': cannot be written ({e.strerror})") from None
 
     @classmethod
     def open(cls, folder: Path) -> RunDir:
         """Open an existing run directory."""
         run = cls(folder)
-        if not run._config.exists():
+        if not run.begun:
             raise BadInput(f"'{folder}': not a run directory (there is no config.toml in it)")
         return run
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run here."""
+        return self._config.exists()
 
     @property
     def _config(self) -> Path:
@@ -61,6 +74,8 @@ class RunDir:
 
     def lock(self) -> None:
         """Refuse to let two processes write into one run. The lock ends with the process, however it ends."""
+        if self._lock is not None:
+            return
         try:
             import fcntl
         except ImportError:  # not on this platform
@@ -70,12 +85,13 @@ class RunDir:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.unlock()
-            raise BadInput(f"'{self.folder}': another process is running it") from None
+            raise Busy(f"'{self.folder}': another process is running it") from None
 
     def unlock(self) -> None:
         """Let others write."""
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
 
     def experiment(self) -> Experiment:
         """Return what runs here."""

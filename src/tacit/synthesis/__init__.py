@@ -1,0 +1,1 @@
+"""Private synthetic data: generators that are fitted through mechanisms. May import core, data, privacy, local."""
