@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -14,6 +14,8 @@ from tacit.cli.progress import watcher
 from tacit.core import BadInput, check_choice
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS, name_of
+from tacit.methods.dafl import Augment
+from tacit.methods.words import spec_of
 from tacit.report.pictures import draw_accuracy
 from tacit.report.tables import comparison_table, show_epsilon
 from tacit.run import conduct
@@ -29,6 +31,8 @@ from tacit.run.compare import (
 from tacit.run.conduct import Run
 from tacit.run.experiment import Experiment, Setting, read_experiment
 from tacit.run.rundir import RunDir
+from tacit.run.sweep import FILE as SWEEP
+from tacit.synthesis.source import Source
 
 RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml [options]
 
@@ -53,20 +57,23 @@ def run(args: Sequence[str]) -> None:
         check_choice("method", word, METHODS)
         default = Experiment(METHODS[word]())
     given = parse(
-        _run_flags(default),
+        run_flags(default, *_augment_flags(type(default.method), rest)),
         rest,
         prog=f"tacit run {word}",
         about=f"{name_of(default.method)}: {first_line(default.method)}",
     )
-    experiment = Experiment(given.method, given.setting)
+    method = given.method
+    if getattr(given, "augment", "none") == "dafl":
+        method = given.dafl.in_front_of(spec_of(method), method)
+    experiment = Experiment(method, given.setting)
     with watcher(name_of(experiment.method)) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = conduct.start(experiment, out=given.out, watch=watch)
     conclude(done)
 
 
-def _run_flags(default: Experiment) -> Any:
-    """Return a dataclass whose flags are those of the method, of the setting, and ``--out``."""
+def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:
+    """Return a dataclass whose flags are those of the method, of the setting, ``--out``, and more."""
     method = type(default.method)
     return make_dataclass(
         "Flags",
@@ -74,9 +81,25 @@ def _run_flags(default: Experiment) -> Any:
             ("method", Annotated[method, tyro.conf.arg(name="")], field(default=default.method)),
             ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default=default.setting)),
             ("out", Annotated[Path | None, tyro.conf.arg(help="run directory; default: a new one in runs/")], None),
+            *more,
         ],
         frozen=True,
     )
+
+
+def _augment_flags(method: type[Any], args: Sequence[str]) -> list[tuple[str, Any, Any]]:
+    """Return ``--augment`` and, once it is used, the flags of what it puts in front of a method."""
+    if issubclass(method, Source):
+        return []
+    about = "dafl: share private synthetic samples first; `--augment dafl --help` lists its options"
+    flags: list[tuple[str, Any, Any]] = [
+        ("augment", Annotated[Literal["none", "dafl"], tyro.conf.arg(help=about)], "none")
+    ]
+    if any(arg.startswith("--augment") for arg in args):
+        clash = {f.name for f in fields(method)} & {f.name for f in fields(Augment)}
+        prefix = tyro.conf.arg(name="dafl" if clash else "")
+        flags.append(("dafl", Annotated[Augment, prefix], field(default_factory=Augment)))
+    return flags
 
 
 def first_line(method: object) -> str:
@@ -87,9 +110,9 @@ def first_line(method: object) -> str:
 
 
 def resume(args: Sequence[str]) -> None:
-    """Continue a run or a comparison."""
+    """Continue a run, a comparison or a sweep."""
     if not args or args[0] in ("-h", "--help"):
-        print("usage: tacit resume DIR\n\nContinues a run or a comparison from the last finished round.")
+        print("usage: tacit resume DIR\n\nContinues a run, a comparison or a sweep from the last finished round.")
         return
     if len(args) > 1:
         raise BadInput(f"{args[1]}: unknown option; usage: tacit resume DIR")
@@ -98,6 +121,11 @@ def resume(args: Sequence[str]) -> None:
         with watcher("resume") as watch:
             compared = resume_comparison(folder, watch=watch)
         show(compared)
+        return
+    if (folder / SWEEP).exists():
+        from tacit.cli.sweeps import resume as resume_sweep
+
+        resume_sweep(folder)
         return
     experiment = RunDir.open(folder).experiment()
     with watcher(name_of(experiment.method)) as watch:
@@ -114,7 +142,11 @@ def conclude(done: Run) -> None:
         return
     kind = "mean accuracy of the clients' own models" if final["personal"] else "accuracy"
     print(f"{name}: {kind} {100 * final['accuracy']:.2f}% after round {final['round']}")
+    for what, share in final.get("measured", {}).items():
+        print(f"{what}: {100 * share:.2f}% right")
     print(_epsilon_line(final, done.experiment.setting.delta, done.why))
+    if "groups" in final:
+        print(_groups_line(final["groups"]))
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
     print(f"files in {done.folder}, picture {files[0]}")
 
@@ -128,6 +160,13 @@ def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
     )
     server = show_epsilon(final["epsilon"][f"{unit}/server"])
     return said if observer == "server" else f"{said} (against the server: {server})"
+
+
+def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
+    """Say what each group of clients pays, and why the largest of it is what everybody is promised."""
+    each = [f"{name} ({g['clients']} clients) {show_epsilon(g['epsilon'])}" for name, g in groups.items()]
+    why = "clients hold disjoint data, and their public sizes alone decide who is in which group"
+    return f"eps by group: {', '.join(each)}; the largest holds for all: {why}"
 
 
 @dataclass(frozen=True)
@@ -147,13 +186,13 @@ def compare(args: Sequence[str]) -> None:
     """Compare methods."""
     about = f"Run several methods on the same split, seeds and sampled clients. Methods: {', '.join(METHODS)}."
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
-    plan = Comparison([with_common(m, _common(given)) for m in given.methods], given.setting, given.repeats)
+    plan = Comparison([with_common(m, common(given)) for m in given.methods], given.setting, given.repeats)
     with watcher("compare") as watch:
         compared = start_comparison(plan, out=given.out, watch=watch)
     show(compared)
 
 
-def _common(given: CompareFlags) -> dict[str, Any]:
+def common(given: CompareFlags) -> dict[str, Any]:
     """Return what was said for all methods and differs from the defaults."""
     sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if v != getattr(SGD(), k)}
     flat = {"rounds": given.rounds, "per_round": given.per_round}

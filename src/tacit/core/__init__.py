@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Sampling,
         Unit,
         union,
+        unnoised,
     )
     from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
     from tacit.core.seeds import rng_for, seed_for
@@ -63,7 +64,7 @@ _WHERE = {
     "errors": "BadInput BudgetReached Diverged TacitError TooFewReplies check_choice check_number",
     "ledger": (
         "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
-        "Pure Relation Release Released Sampling Unit union"
+        "Pure Relation Release Released Sampling Unit union unnoised"
     ),
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
@@ -131,5 +132,6 @@ __all__ = [
     "some",
     "task",
     "union",
+    "unnoised",
     "weighted_sum",
 ]

@@ -12,6 +12,7 @@ S = TypeVar("S")
 Unit = Literal["example", "client"]  # what two neighbouring data sets differ in: one record, or all of one client
 Observer = Literal["server", "clients", "public"]  # who looks: the server, the other clients, whoever gets the model
 Relation = Literal["add/remove", "replace"]  # how neighbours differ in that unit
+Stated = Literal["add/remove", "replace", "either"]  # what a sensitivity holds for; either: for both, as it is
 Noise = Literal["os", "seeded", "none"]  # where randomness came from; "seeded" is a simulation, "none" was not needed
 
 FEDERATION = "federation"  # the owner of what a server-side mechanism releases: everybody pays for it
@@ -47,7 +48,7 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class Nothing:
-    """A reply with no content at all: nothing about the data was released."""
+    """A reply with no content, or with nothing but public numbers: nothing about the data was released."""
 
 
 Event = Gaussian | Laplace | Pure | NonPrivate | Nothing  # one class per mechanism; the privacy room makes epsilons
@@ -76,7 +77,7 @@ class Release:
     rounds: Rounds
     steps: int = 1
     sampling: Sampling = Sampling()
-    relation: Relation = "add/remove"  # the relation that the event's sensitivity is stated for
+    relation: Stated = "add/remove"  # the relation that the event's sensitivity is stated for
     covers: str | None = None  # the task whose raw replies, in the same rounds, this mechanism consumed
     noise: Noise = "none"
     attempt: int = 0  # more than 0: the same round done again, with new noise
@@ -84,6 +85,11 @@ class Release:
     def total(self) -> int:
         """Return how many releases this line stands for."""
         return self.steps * sum(last - first + 1 for first, last in self.rounds)
+
+
+def unnoised(name: str, client: str) -> Release:
+    """Return the line of a method that sends its updates as they are."""
+    return Release(name, "example", client, "server", NonPrivate(f"{name} sends its updates without noise"), ((0, 0),))
 
 
 def union(a: Rounds, b: Rounds) -> Rounds:

@@ -78,6 +78,8 @@ def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape
 class Layer(ABC):
     """How one kind of module computes, passes gradients on, and yields each example's gradients."""
 
+    rows = 1  # of the batch that make up one example, one after the other: its gradient is the sum of theirs
+
     def __init__(self, module: Any) -> None:
         self.module = module
 
@@ -105,7 +107,11 @@ class Layer(ABC):
         """Return a piece for each trainable parameter."""
         found = [self.weight(x, g)] if self.module.weight.requires_grad else []
         bias = getattr(self.module, "bias", None)
-        return [*found, formed(bias, self.bias(g))] if bias is not None and bias.requires_grad else found
+        return [*found, formed(bias, self.added(self.bias(g)))] if bias is not None and bias.requires_grad else found
+
+    def added(self, G: Tensor) -> Tensor:
+        """Return gradients of examples from those of their rows."""
+        return G if self.rows == 1 else G.view(-1, self.rows, *G.shape[1:]).sum(1)
 
 
 class Linear(Layer):
@@ -119,7 +125,7 @@ class Linear(Layer):
         return back
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
-        A, U = (t.reshape(len(t), -1, t.shape[-1]) for t in (g, x))
+        A, U = (t.reshape(len(t) // self.rows, -1, t.shape[-1]) for t in (g, x))
         return product(self.module.weight, A.mT, U, A.shape[1], lambda G: G)
 
     def bias(self, g: Tensor) -> Tensor:
@@ -185,14 +191,16 @@ class Conv(Layer):
 
     def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
         """Return the weight's piece from A (n, positions, out) and the patches that belong to it."""
+        A, seen = A.reshape(len(A) // self.rows, -1, A.shape[2]), seen.view(-1, self.rows, *seen.shape[1:])
         n, positions, out = A.shape
-        weight, groups, channels = self.module.weight, self.module.groups, seen.shape[5]
+        weight, groups, channels = self.module.weight, self.module.groups, seen.shape[6]
         if groups > 1:
             A = A.reshape(n, positions, groups, -1)
             U = seen.reshape(n, positions, -1, groups, channels // groups)
             return formed(weight, torch.einsum("npgo,npkgc->ngock", A, U).reshape(n, *weight.shape))
         if channels == 1:  # the other way round, so that patches are copied along the image's rows: kernels' are short
-            return product(weight, seen.permute(0, 3, 4, 5, 1, 2), A, positions, lambda G: G.t().reshape(weight.shape))
+            U = seen.permute(0, 4, 5, 6, 1, 2, 3)
+            return product(weight, U, A, positions, lambda G: G.t().reshape(weight.shape))
         by_kernel = (out, *self.kernel, channels)
         return product(
             weight, A.mT, seen, positions, lambda G: G.view(by_kernel).permute(0, 3, 1, 2).view(weight.shape)
@@ -229,7 +237,7 @@ class Embedding(Layer):
         return None
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
-        n, weight, pad = len(x), self.module.weight, self.module.padding_idx
+        n, weight, pad = len(x) // self.rows, self.module.weight, self.module.padding_idx
         index, rows = x.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
         if pad is not None:
             rows = rows * (index != pad).unsqueeze(2)
@@ -295,7 +303,7 @@ class Affine(Layer):
         return t.sum(tuple(places)) if len(places) else t
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
-        return formed(self.module.weight, self._sum(g * x))
+        return formed(self.module.weight, self.added(self._sum(g * x)))
 
     def bias(self, g: Tensor) -> Tensor:
         return self._sum(g)
@@ -339,7 +347,7 @@ class Tap(torch.autograd.Function):
 
 
 @contextmanager
-def tapped(model: nn.Module, notes: list[Piece]) -> Iterator[None]:
+def tapped(model: nn.Module, notes: list[Piece], rows: int = 1) -> Iterator[None]:
     """Replace the forward function of every layer with trainable parameters by a tap."""
     start = torch.zeros((), requires_grad=True, device=next(model.parameters()).device)
     layers = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
@@ -349,7 +357,9 @@ def tapped(model: nn.Module, notes: list[Piece]) -> Iterator[None]:
         return out
 
     for module in layers:
-        module.forward = partial(forward, LAYERS[type(module)](module))
+        layer = LAYERS[type(module)](module)
+        layer.rows = rows
+        module.forward = partial(forward, layer)
     try:
         yield
     finally:
@@ -368,19 +378,26 @@ def micro_batch(model: nn.Module) -> int:
 
 
 def clipped_sum(
-    model: nn.Module, loss: PerExampleLoss, inputs: Tensor, labels: Tensor, clip: float, micro: int | None = None
+    model: nn.Module,
+    loss: PerExampleLoss,
+    inputs: Tensor,
+    labels: Tensor,
+    clip: float,
+    micro: int | None = None,
+    rows: int = 1,
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
     """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
 
     Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm, as long as the
     model does not mix examples. A gradient that is not finite counts for nothing. Memory is bounded by ``micro``, how
-    many examples are taken at a time; by default it follows from the size of the model.
+    many examples are taken at a time; by default it follows from the size of the model. ``rows``: the loss shows the
+    model that many rows for each example, one after the other (a pair of images, say), and they are clipped together.
     """
     micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
     notes: list[Piece] = []
-    with tapped(model, notes):
+    with tapped(model, notes, rows):
         for start in range(0, len(inputs), micro):
             x, y = inputs[start : start + micro], labels[start : start + micro]
             norms.append(_add_clipped(partial(loss, model), x, y, notes, clip, total))

@@ -12,7 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import BadInput, Client, Params, Predictor, check_number, load_params, params_of
+from tacit.core import (
+    BadInput,
+    Client,
+    ClientId,
+    Gaussian,
+    Params,
+    Predictor,
+    Release,
+    Sampling,
+    check_number,
+    load_params,
+    params_of,
+)
 from tacit.local.perexample import check_private, clipped_sum
 from tacit.privacy.mechanisms import PrivateSteps
 
@@ -108,6 +120,14 @@ class SGD:
         """Return the share of ``n`` examples that a step of DP-SGD looks at."""
         return min(1.0, self.batch / n)
 
+    def lines(self, client: ClientId, n: int, times: int) -> list[Release]:
+        """Return what the ledger of a client with ``n`` examples will say after ``times`` rounds."""
+        if not self.clip or not times:
+            return []
+        sampling = Sampling("poisson", self.rate(n)) if self.rate(n) < 1 else Sampling()
+        steps, when = self.private_steps(n), ((0, times - 1),)
+        return [Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)]
+
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
         return self.epochs * max(1, round(n / self.batch))
@@ -138,6 +158,12 @@ def check_once(me: Client) -> None:
         check_private(me.model, inputs.shape[1:])
         me.model.train()
         _checked.add(me.model)
+
+
+def scores(predict: Predictor, data: Any) -> Tensor:
+    """Return the scores of all of a client's examples."""
+    with torch.no_grad():
+        return torch.cat([predict(data.batch(slice(i, i + 500))[0]) for i in range(0, len(data), 500)]).cpu()
 
 
 def network(me: Client, x: Params) -> Predictor:

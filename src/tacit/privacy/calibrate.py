@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 
-from tacit.core import BadInput, Gaussian, Relation, Sampling, check_number
+from tacit.core import BadInput, Gaussian, Laplace, Relation, Sampling, check_number
 from tacit.privacy.accounting import Bill, bill_epsilon, rdp_epsilon
 from tacit.privacy.gdp import gdp_mu
 
@@ -54,8 +54,21 @@ def noise_for(epsilon: float, steps: int, q: float = 1.0, *, delta: float, law: 
     return _meet(cost, epsilon, z, within=1e-3)  # the coarse grid was too careful
 
 
+@lru_cache(maxsize=1024)
+def laplace_for(epsilon: float, steps: int, *, delta: float) -> float:
+    """Return the least Laplace scale (to 0.1%, over the sensitivity) with which ``steps`` releases cost ``epsilon``."""
+    check_number("epsilon", epsilon, above=0)
+    check_number("steps", steps, at_least=1, whole=True)
+
+    def cost(b: float) -> float:
+        return bill_epsilon(frozenset({((Laplace(b), Sampling(), "add/remove"), steps)}), "add/remove", delta, 1e-3)
+
+    start = min(steps / epsilon, math.sqrt(2 * steps) / gdp_mu(epsilon, delta))  # simple, and nearly normal
+    return _meet(cost, epsilon, start, within=1e-3)
+
+
 def _meet(cost: Callable[[float], float], epsilon: float, z: float, *, within: float) -> float:
-    """Return a noise multiplier that costs at most ``epsilon``, and ``within`` of it: secants of log cost over log z."""
+    """Return a noise multiplier that costs ``epsilon`` or ``within`` less: secants of log cost over log z."""
     slope, before = -1.0, None
     for _ in range(30):
         spent = cost(z)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tacit.core import check_number
+from tacit.core import Gaussian, Sampling, check_number
+from tacit.privacy.accounting import Part, bill_epsilon
 from tacit.privacy.gdp import gdp_epsilon
 
 
@@ -50,3 +51,15 @@ def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, del
 def performance_loss(ratios: Iterable[float], rounds: int, q: float = 1.0, order: int = 1) -> float:
     """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)): the paper's diagnostic, not a privacy quantity."""
     return sum(math.exp(min(700.0, rounds * log_moment(order, ratio, q))) for ratio in ratios)
+
+
+def cuag_sigma(mu: float, D: int, lam: float, B: int, t: int, P: int) -> float:
+    """Return CUAG-PFL's noise multiplier in round t = 1, 2, ...: by the central limit theorem, mu in all up to then."""
+    return 1 / math.sqrt(math.log1p(mu**2 * D**2 / (4 * lam**2 * B**2 * t * P)))
+
+
+def cuag_epsilon(mu: float, t: int, *, D: int, lam: float, B: int, P: int, delta: float) -> float:
+    """Return the epsilon of CUAG-PFL's own model after t rounds, by PLD: P steps a round, samples of rate 2 lam B/D."""
+    sampling = Sampling("poisson", 2 * lam * B / D)
+    parts: list[Part] = [(Gaussian(cuag_sigma(mu, D, lam, B, s, P)), sampling, "add/remove") for s in range(1, t + 1)]
+    return bill_epsilon(frozenset((part, P) for part in parts), "add/remove", delta, 1e-3)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from tacit.core import (
     FEDERATION,
     Client,
     Cohort,
+    Event,
     Fixed,
     Gaussian,
     Laplace,
@@ -66,6 +67,11 @@ def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: st
     return Params({k: v + normal_like(draw, v, sd) for k, v in value.items()}).as_released()
 
 
+def without_guarantee(me: Client, what: str, why: str) -> None:
+    """Write that what follows uses the data without a mechanism: the ledger says infinity, and why."""
+    me.release(_line(me, what, "example", NonPrivate(why)))
+
+
 def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float) -> Params:
     """Release a client's whole update, clipped to ``clip``, with noise ``z * clip``: protects the client.
 
@@ -78,9 +84,10 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
 
 @dataclass
 class PrivateSteps:
-    """Noisy sums over Poisson samples of a client's examples: the releases of DP-SGD (Abadi et al. 2016).
+    """Noisy sums over samples of a client's examples: the releases of DP-SGD (Abadi et al. 2016).
 
-    Guarantee: each example is in each sample independently with probability ``q``, moves the sum by at most ``clip``,
+    Guarantee: each example is in each sample independently with probability ``q`` (``law = "poisson"``), or a sample
+    is a share ``q`` of all examples without replacement (``"fixed"``); an example moves the sum by at most ``clip``,
     and the noise on the sum is ``z * clip``; divisions afterwards are by constants. All ``steps`` releases are one
     ledger line, written before the first; drawing more often than was written is refused.
     """
@@ -90,6 +97,7 @@ class PrivateSteps:
     clip: float
     z: float
     steps: int
+    law: Literal["poisson", "fixed"] = "poisson"
     draw: Source = field(init=False)
     left: int = field(init=False)
 
@@ -98,16 +106,21 @@ class PrivateSteps:
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
         me, event = self.me, Gaussian(float(self.z))
-        sampling = Sampling("poisson", self.q) if self.q < 1 else Sampling()
+        sampling = Sampling(self.law, self.q) if self.q < 1 else Sampling()
         what, when = f"{me.task} dp-sgd".strip(), ((me.round, me.round),)
         line = Release(what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise)
         me.release(line)
         self.draw, self.left = source(me.noise, me.rng), self.steps
 
     def samples(self, n: int) -> Iterator[Array]:
-        """Yield the rows of each step's sample; it may be empty."""
+        """Yield the rows of each step's sample; a Poisson one may be empty."""
         for _ in range(self.steps):
-            yield np.flatnonzero(self.draw.uniform(n) < self.q) if self.q < 1 else np.arange(n)
+            if self.q == 1:
+                yield np.arange(n)
+            elif self.law == "fixed":
+                yield np.sort(self.draw.uniform(n).argsort()[: round(self.q * n)])
+            else:
+                yield np.flatnonzero(self.draw.uniform(n) < self.q)
 
     def noised(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """Return a step's clipped sums with noise."""
@@ -212,14 +225,51 @@ def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussia
     """Return, for each row of votes, the class with the most after noise. The caller writes the ledger line.
 
     One voter changes its vote: two counts change by one, so the L1 sensitivity is 2 and the L2 sensitivity sqrt 2.
+    A tie goes to the first class, but with noise there is none.
     """
+    best: Array = (counts + _vote_noise(draw, counts, scale, kind)).argmax(1)
+    return best
+
+
+def _vote_noise(draw: Source, counts: Array, scale: float, kind: str) -> Array:
     if kind == "gaussian":
         noise = draw.normal(counts.size) * scale
     else:
         u = draw.uniform(counts.size) - 0.5
         noise = -np.sign(u) * np.log1p(-2 * np.abs(u)) * scale
-    best: Array = (counts + noise.reshape(counts.shape)).argmax(1)
-    return best
+    return noise.reshape(counts.shape)
+
+
+def vote_event(scale: float, kind: str) -> Event:
+    """Return what noise of a scale on vote counts is, when one vote moves from a class to another."""
+    return Gaussian(scale / math.sqrt(2)) if kind == "gaussian" else Laplace(scale / 2)
+
+
+def noisy_votes(cohort: Cohort, replies: Replies[T], counts: Array, *, scale: float, kind: str) -> Array:
+    """Return the winners (PATE's noisy max) of votes that the server has counted: hides each voter from all others.
+
+    Guarantee: a voter has one vote on each of the queries, which are public and the same whoever votes; whatever its
+    data are, or if it stays away, at most two counts of a query change, by one. That covers removal and replacement
+    of all of a client's data. The server has seen the votes: nothing is hidden from it.
+    """
+    check_number("scale", scale, at_least=0)
+    task, t, event = replies.id.partition("@")[0], replies.sample.round, vote_event(scale, kind)
+    for client in replies.clients:
+        line = Release(f"{task} (noisy max)", "client", client, "clients", event, ((t, t),), len(counts))
+        cohort.release(replace(line, relation="either", covers=task, noise=cohort.noise))
+    return noisy_max(source(cohort.noise, cohort.rng("votes", task, t)), counts, scale=scale, kind=kind)
+
+
+def noisy_counts(me: Client, what: str, counts: Array, *, scale: float, kind: str) -> Released[Array]:
+    """Release how many of a client's sub-teachers are for each class, query by query, with noise.
+
+    Guarantee: which sub-teacher learns from an example depends on that example alone, so adding or removing one
+    changes one sub-teacher, and with it at most two counts of each query, by one. Replacing one may change two.
+    """
+    check_number("scale", scale, at_least=0)
+    line = _line(me, what, "example", vote_event(scale, kind))
+    me.release(replace(line, steps=len(counts)))
+    return Released(counts + _vote_noise(source(me.noise, me.rng), counts, scale, kind))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pictures: accuracy over rounds, and who holds what. Matplotlib is imported only when one is drawn."""
+"""Pictures: accuracy over rounds or swept numbers, and who holds what. Matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tacit.run.compare import Row
     from tacit.run.conduct import Run
+    from tacit.run.sweep import Point
 
 Array = np.ndarray[Any, Any]
 
@@ -64,6 +69,39 @@ def draw_epsilon(curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, 
     return _save(figure, file)
 
 
+def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -> list[Path]:
+    """Draw accuracy over the first swept field with error bars of one standard deviation; PNG and SVG.
+
+    A line for each method and each value of the other fields; dashed, what the methods measure of themselves.
+    """
+    figure, axes = _axes(7.5, 4.5)
+    field = next(iter(rows[0][0].values))
+    lines: dict[str, list[tuple[float, Row]]] = {}
+    for point, row in rows:
+        rest = ", ".join(f"{k} = {v:g}" for k, v in point.values.items() if k != field)
+        lines.setdefault(point.word + (f", {rest}" if rest else ""), []).append((point.values[field], row))
+    for label, line in lines.items():
+        bars = _bars(axes, [(x, r.accuracy) for x, r in line], label=label)
+        for name in line[0][1].measured:
+            measured = [(x, r.measured.get(name, [])) for x, r in line]
+            _bars(axes, measured, label=f"{label}: {name}", linestyle="--", color=bars[0].get_color())
+    places = [point.values[field] for point, _ in rows]
+    if min(places) > 0 and max(places) > 30 * min(places):
+        axes.set_xscale("log")
+    axes.set(xlabel=field, ylabel="test accuracy (%)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return _save(figure, stem)
+
+
+def _bars(axes: Any, points: Sequence[tuple[float, Sequence[float]]], **style: Any) -> Any:
+    """Draw means with error bars; what was not measured is left out."""
+    there = sorted((x, 100 * np.array(values)) for x, values in points if len(values))
+    middles = [values.mean() for _, values in there]
+    spreads = [values.std(ddof=1) if len(values) > 1 else 0.0 for _, values in there]
+    return axes.errorbar([x for x, _ in there], middles, spreads, marker="o", markersize=4, capsize=3, **style)
+
+
 def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "") -> list[Path]:
     """Draw who holds what: clients across, classes up, a dot as large as the number of examples."""
     clients, kinds = counts.shape
@@ -95,3 +133,20 @@ def text_split(counts: Array, most: int = 40) -> str:
     ]
     more = [f"  ... and {len(counts) - most:,} more clients"] if len(counts) > most else []
     return "\n".join(["client  classes", *rows, *more])
+
+
+def draw_sheet(x: Tensor, y: Tensor, classes: Sequence[str], stem: Path, each: int = 12) -> list[Path]:
+    """Draw a few examples of every class, a row for each; nothing where they are not images."""
+    if x.dim() != 4:
+        return []
+    figure, axes = _axes(0.5 * each + 1, 0.5 * len(classes))
+    rows = [x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0) for c in range(len(classes))]
+    height, width = x.shape[2:]
+    sheet = np.ones((len(classes) * height, each * width, 3))
+    for c, images in enumerate(rows):
+        for k, image in enumerate(images):
+            tile = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
+            sheet[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
+    axes.imshow(sheet.clip(0, 1), interpolation="nearest")
+    axes.set(xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes)
+    return _save(figure, stem)

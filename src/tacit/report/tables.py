@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tacit.run.compare import Row
+    from tacit.run.sweep import Point
 
 
 def comparison_table(rows: Sequence[Row]) -> str:
@@ -31,6 +32,25 @@ def comparison_table(rows: Sequence[Row]) -> str:
             f"{r.seconds:.1f}",
         ]
         for r in rows
+    ]
+    return aligned([head, *body])
+
+
+def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
+    """Return a sweep as aligned text: where, accuracy, what the methods measure of themselves, epsilon of what."""
+    over, also = list(rows[0][0].values), list(dict.fromkeys(k for _, r in rows for k in r.measured))
+    head = ["method", *over, "accuracy %", *(f"{k} %" for k in also), "eps", "for", "seconds"]
+    body = [
+        [
+            point.word,
+            *(f"{point.values[k]:g}" for k in over),
+            spread(r.accuracy),
+            *(spread(r.measured.get(k, ())) for k in also),
+            show_epsilon(r.epsilon.get(r.protects, math.nan)),
+            r.protects or "-",
+            f"{r.seconds:.1f}",
+        ]
+        for point, r in rows
     ]
     return aligned([head, *body])
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tacit import privacy
-from tacit.core import Gaussian, Ledger, NonPrivate, Release, Sampling
+from tacit.core import Ledger, unnoised
 from tacit.methods import name_of
 from tacit.run.conduct import Plan, participations, protects
 from tacit.run.experiment import Experiment
@@ -24,22 +24,8 @@ def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:
     if hasattr(method, "releases"):
         return Ledger(method.releases(federation.sizes(), times, plan.experiment.setting.delta))
     sgd = getattr(method, "sgd", None)
-    lines = [line for c, n in federation.sizes().items() for line in dp_sgd_lines(sgd, c, n, times[c])]
-    return Ledger(lines or [nothing_private(name_of(method), c) for c in federation.everyone])
-
-
-def dp_sgd_lines(sgd: Any, client: str, n: int, times: int) -> list[Release]:
-    """Return the line of a client whose local training is DP-SGD."""
-    if sgd is None or not sgd.clip or not times:
-        return []
-    sampling = Sampling("poisson", sgd.rate(n)) if sgd.rate(n) < 1 else Sampling()
-    when = ((0, times - 1),)
-    return [Release("dp-sgd", "example", client, "server", Gaussian(sgd.z), when, sgd.private_steps(n), sampling)]
-
-
-def nothing_private(name: str, client: str) -> Release:
-    """Return the line of a method that sends its updates as they are."""
-    return Release(name, "example", client, "server", NonPrivate(f"{name} sends its updates without noise"), ((0, 0),))
+    lines = [line for c, n in federation.sizes().items() if sgd for line in sgd.lines(c, n, times[c])]
+    return Ledger(lines or [unnoised(name_of(method), c) for c in federation.everyone])
 
 
 def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, float]]:

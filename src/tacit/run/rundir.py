@@ -113,7 +113,8 @@ class RunDir:
 
     def save_model(self, x: Params) -> None:
         """Write the shared model's parameters as a plain safetensors file."""
-        codec.write_atomically(self.folder / "model.safetensors", save_tensors(dict(x)))
+        tensors = {k: v.contiguous() for k, v in x.items()}
+        codec.write_atomically(self.folder / "model.safetensors", save_tensors(tensors))
 
     def ledger(self) -> Ledger:
         """Return every release so far."""

@@ -1,0 +1,211 @@
+"""DA-FL (DP synthetic samples shared between clients): an augmentation in front of any federated method.
+
+Before the main phase each client fits a generator under differential privacy, draws m_i = gamma |D_i| labelled samples
+S_i and uploads them; client i goes on with D_i and the union of S_j, j != i. `mode = paper` is the published algorithm
+(labels by PLS, images by PSG, then an open main phase). `certified` takes labels from noisy counts, and says what the
+main phase does with the real data: `synthetic` never looks at it again (the pool is dealt out evenly instead), `dp-sgd`
+trains on it privately, `open` without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import (
+    BadInput,
+    Call,
+    Client,
+    Cohort,
+    Everyone,
+    Law,
+    Observer,
+    Params,
+    Release,
+    Released,
+    Reply,
+    Sample,
+    TooFewReplies,
+    Unit,
+    check_number,
+    check_rounds,
+    task,
+    unnoised,
+)
+from tacit.data.examples import Examples, Pool
+from tacit.local.sgd import SGD
+from tacit.synthesis.gan import claims
+from tacit.synthesis.labels import pls, spelled_out, wanted
+from tacit.synthesis.source import Source
+
+AT_ONCE = 8  # clients asked for samples at a time: all that a kill can cost
+
+
+@dataclass(frozen=True)
+class State:
+    inner: Any  # the main method's state
+    shares: dict[str, Examples] = field(default_factory=dict)  # S_i by client, until they are dealt out
+    asked: int = 0  # clients asked for samples so far
+    joined: tuple[str, ...] | None = None  # the clients that have their part of the pool
+
+    @property
+    def x(self) -> Params:
+        return self.inner.x  # type: ignore[no-any-return]
+
+    @property
+    def round(self) -> int:
+        return self.inner.round  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Augment(Source):
+    """What is shared before the main phase, and what the main phase may see."""
+
+    gamma: float = 0.05  # samples for each example that a client has
+    main: Literal["auto", "synthetic", "dp-sgd", "open"] = "auto"  # auto: synthetic if certified, else open
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("gamma", self.gamma, above=0)
+
+    def in_front_of(self, method: str, main: Any) -> DAFL:
+        """Return DA-FL with another method's main phase, given as a word and as it is."""
+        ours = {f.name: getattr(self, f.name) for f in fields(Augment)}
+        theirs = {name: getattr(main, name) for name in ("rounds", "per_round", "sgd") if hasattr(main, name)}
+        return DAFL(**ours, method=method, **theirs)
+
+
+@dataclass(frozen=True)
+class DAFL(Augment):
+    method: str = "fedavg"  # the main phase, such as scaffold or fedprox:mu=0.1
+    rounds: int = 20  # communication rounds of the main phase
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    sgd: SGD = field(default_factory=SGD)  # local training in the main phase
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rounds(self.rounds, self.per_round)
+        if self.main == "dp-sgd" and not self.sgd.clip:
+            raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+
+    @property
+    def phase(self) -> str:
+        """What the main phase does with the real data."""
+        return {"certified": "synthetic", "paper": "open"}[self.mode] if self.main == "auto" else self.main
+
+    @property
+    def inner(self) -> Any:
+        """The method of the main phase, with these rounds and this local training."""
+        from tacit.methods.words import method_from_spec  # it knows this class
+
+        inner = method_from_spec(self.method)
+        ours = {name: getattr(self, name) for name in ("rounds", "per_round", "sgd")}
+        return replace(inner, **{f.name: ours[f.name] for f in fields(inner) if f.name in ours})
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        """Whom the guarantee is about: in the end, examples against the server."""
+        return ("example", "server")
+
+    def init(self, x0: Params) -> State:
+        return State(self.inner.init(x0))
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        ids = cohort.everyone
+        while s.asked < len(ids):
+            got = next_shares(cohort, synthesise(how=self, delta=cohort.delta), s.asked)
+            s = replace(s, shares=s.shares | got, asked=s.asked + AT_ONCE)
+            yield s
+        if s.joined is None:
+            parts = even(s.shares, ids, cohort.rng("deal")) if self.phase == "synthetic" else others(s.shares, ids)
+            asks = {i: join(Pool(parts[i], instead=self.phase == "synthetic")) for i in ids}
+            back = [cohort.ask(asks[i], Sample((i,), 0, Everyone()), need=0.0) for i in ids]
+            s = replace(s, shares={}, joined=tuple(i for r in back for i in r.clients))
+            yield s
+        assert s.joined is not None
+        for inner in self.inner.run(Joined(cohort, s.joined), s.inner):
+            yield replace(s, inner=inner)
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
+        if self.phase == "open":
+            lines += [unnoised(self.method.partition(":")[0], c) for c in sizes]
+        return lines + [
+            line for c, n in sizes.items() if self.phase == "dp-sgd" for line in self.sgd.lines(c, n, times[c])
+        ]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        paper = replace(self, mode="paper", generator="gan", gan=replace(self.gan, mode="paper"))
+        return claims(sizes, delta, paper.gan, paper.cost)
+
+
+def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Examples]:
+    """Ask the next few clients for their samples."""
+    replies = cohort.ask(call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone()))
+    return {i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)}
+
+
+def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Examples]:
+    """Return for each client i the union of S_j, j != i."""
+    return {i: union([s for j, s in shares.items() if j != i]) for i in ids}
+
+
+def even(shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator) -> dict[str, Examples]:
+    """Return the whole pool, shuffled and dealt out: it has no secrets, so nothing says who should train on what."""
+    pool = union(list(shares.values()))
+    if len(pool) < len(ids):
+        raise BadInput(f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more")
+    hands = np.array_split(rng.permutation(len(pool)), len(ids))
+    return {i: pool.take(torch.from_numpy(rows)) for i, rows in zip(ids, hands, strict=True)}
+
+
+def union(shares: Sequence[Examples]) -> Examples:
+    return Examples(torch.cat([s.x for s in shares]), torch.cat([s.y for s in shares]))
+
+
+class Joined:
+    """A cohort in which only those take part that have their pool: the others would train on something else."""
+
+    def __init__(self, cohort: Cohort, ids: tuple[str, ...]) -> None:
+        self.cohort, self.ids = cohort, ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cohort, name)
+
+    def sample(self, law: Law, round: int) -> Sample:
+        S = self.cohort.sample(law, round)
+        ids = tuple(i for i in S.ids if i in self.ids)
+        if S.ids and not ids:
+            raise TooFewReplies(f"round {round + 1}: none of the sampled clients has its part of the pool")
+        return replace(S, ids=ids)
+
+
+@dataclass(frozen=True)
+class Share:
+    x: Released[Tensor]
+    y: Released[Tensor]
+
+
+@dataclass(frozen=True)
+class Done:
+    """Nothing to say."""
+
+
+@task
+def synthesise(me: Client, how: DAFL, delta: float) -> Reply[Share]:
+    fitted, counts = how.fit(me, delta)
+    m = wanted(counts, how.gamma)
+    if how.mode == "paper":
+        m = pls(me, classes=me.classes, gamma=how.gamma, epsilon=how.label_epsilon).value
+    y = spelled_out(m)
+    return Reply(Share(Released(fitted.draw(y, me.rng)), Released(y)))
+
+
+@task
+def join(me: Client, pool: Pool) -> Reply[Done]:
+    return Reply(Done(), keep={**me.kept, "pool": pool})

@@ -1,0 +1,191 @@
+"""GFL (generative federated learning): a server that also trains, on private synthetic data.
+
+Offline, client k chooses a random label distribution P_k, fits a generator under differential privacy and uploads
+exactly n_k P_k[i] samples of every label i (CutData). Online, the server averages the clients' models, brings the
+pool's labels up to date, takes as many samples of each class as the rarest has (IIDify), and trains the average on them
+for E_s exp(-tau (t - 1)) epochs. `mode = paper`: clients train openly and send fresh labels y_k = w_k(S_k) for their
+samples. `certified`: labels are the generator's condition; clients train by DP-SGD or, by default, not at all; samples
+of which the *global* model is sure that they are something else are left out. What the server does costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import (
+    BadInput,
+    Client,
+    Cohort,
+    Params,
+    Release,
+    Released,
+    Reply,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+    unnoised,
+)
+from tacit.data.examples import Examples
+from tacit.local.sgd import SGD, network, scores
+from tacit.methods.dafl import AT_ONCE, Share, next_shares, union
+from tacit.methods.fedavg import train
+from tacit.synthesis.labels import cut, spelled_out
+from tacit.synthesis.source import Source
+
+SURE = 0.9  # probability above which the global model may throw a sample out
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    pool: dict[str, Examples] = field(default_factory=dict)  # S_k by client
+    asked: int = 0  # clients asked for samples so far
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class GFL(Source):
+    n_k: int = 500  # samples from each client
+    E_s: float = 10.0  # epochs of the server's training in the first round
+    tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
+    online: Literal["auto", "none", "dp-sgd", "open"] = "auto"  # auto: open in paper mode, dp-sgd with sgd.clip
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    sgd: SGD = field(default_factory=SGD)  # training at the clients and, without noise, at the server
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rounds(self.rounds, self.per_round)
+        check_number("n_k", self.n_k, at_least=1, whole=True)
+        check_number("E_s", self.E_s, at_least=0)
+        if self.tau != math.inf:
+            check_number("tau", self.tau, at_least=0)
+        if self.online == "dp-sgd" and not self.sgd.clip:
+            raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+
+    @property
+    def work(self) -> str:
+        """What clients do in the online stage."""
+        if self.online != "auto":
+            return self.online
+        return "open" if self.mode == "paper" else "dp-sgd" if self.sgd.clip else "none"
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        while s.asked < len(cohort.everyone):
+            got = next_shares(cohort, offline(how=self, delta=cohort.delta), s.asked)
+            s = replace(s, pool=s.pool | got, asked=s.asked + AT_ONCE)
+            yield s
+        for t in range(s.round, self.rounds):
+            x, fresh = self.clients_update(cohort, s, t)
+            pool = {k: Examples(S.x, fresh.get(k, S.y)) for k, S in s.pool.items()}
+            x = self.server_update(cohort, x, union(list(pool.values())), t)
+            s = replace(s, x=x, pool=pool, round=t + 1)
+            yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
+        if self.work == "open":
+            lines += [unnoised("gfl", c) for c in sizes]
+        return lines + [
+            line for c, n in sizes.items() if self.work != "none" for line in self.sgd.lines(c, n, times[c])
+        ]
+
+    def clients_update(self, cohort: Cohort, s: State, t: int) -> tuple[Params, Mapping[str, Tensor]]:
+        """Return the average of the sampled clients' models and, in paper mode, their labels for their samples."""
+        if self.work == "none":
+            return s.x, {}
+        S = cohort.sample(some(self.per_round), t)
+        if self.mode == "certified":
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), S)
+            return s.x + mean((r.dx, r.n) for r in replies), {}
+        labelled = cohort.ask(train_and_label(x=s.x, sgd=self.sgd), S)
+        fresh = {k: r.y for k, r in zip(labelled.clients, labelled, strict=True) if k in s.pool}
+        return s.x + mean((r.dx, r.n) for r in labelled), fresh
+
+    def server_update(self, cohort: Cohort, x: Params, pool: Examples, t: int) -> Params:
+        E = 0.0 if self.tau == math.inf else self.E_s * math.exp(-self.tau * t)
+        if self.mode == "certified" and t:
+            pool = pool.take(cohort.own(believable(x=x), pool, t).rows)
+        balanced = pool.take(iidify(pool.y, cohort.rng("iidify", t)))
+        open_sgd = replace(self.sgd, clip=0.0, z=0.0, epsilon=0.0)
+        if E == 0 or not len(balanced):
+            return x
+        return cohort.own(train_for(x=x, sgd=open_sgd, E=E), balanced, t).x
+
+
+def iidify(y: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return rows with as many of each class that is there as the rarest of them has."""
+    rows = [np.flatnonzero(y.numpy() == c) for c in y.unique().tolist()]  # type: ignore[no-untyped-call]
+    least = min(map(len, rows), default=0)
+    chosen = [rng.choice(r, least, replace=False) for r in rows]
+    return torch.from_numpy(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64))
+
+
+@task
+def offline(me: Client, how: GFL, delta: float) -> Reply[Share]:
+    fitted, counts = how.fit(me, delta)
+    held = np.ones(me.classes) if how.mode == "paper" else (counts > 0).astype(float)
+    weights = me.rng.dirichlet(np.ones(me.classes)) * (held if held.any() else 1.0)
+    y = spelled_out(cut(how.n_k, weights / weights.sum()))
+    x = fitted.draw(y, me.rng)
+    return Reply(Share(Released(x), Released(y)), keep={"S": x} if how.mode == "paper" else None)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    dx: Params
+    n: int
+    y: Tensor
+
+
+@task
+def train_and_label(me: Client, x: Params, sgd: SGD) -> Reply[Labelled]:
+    w, _ = sgd.fit(me, x)
+    if "S" not in me.kept:  # its samples never reached the server
+        return Reply(Labelled(w - x, me.size, torch.zeros(0, dtype=torch.int64)))
+    S = replace(me.data, source=Examples(me.kept["S"], torch.zeros(len(me.kept["S"]), dtype=torch.int64)))
+    S = replace(S, rows=np.arange(len(S.source)), relabel=None, noise=0.0, extra=None)
+    return Reply(Labelled(w - x, me.size, scores(network(me, w), S).argmax(1)))
+
+
+@dataclass(frozen=True)
+class Trained:
+    x: Params
+
+
+@dataclass(frozen=True)
+class Rows:
+    rows: Tensor
+
+
+@task
+def train_for(me: Client, x: Params, sgd: SGD, E: float) -> Reply[Trained]:
+    """Train for E epochs; a fraction of one sees that fraction of the data."""
+    whole, part = divmod(E, 1)
+    if whole:
+        x, _ = replace(sgd, epochs=int(whole)).fit(me, x)
+    if some_rows := round(part * len(me.data)):
+        rows = me.data.rows[me.rng.permutation(len(me.data))[:some_rows]]
+        x, _ = replace(sgd, epochs=1).fit(replace(me, data=replace(me.data, rows=rows)), x)
+    return Reply(Trained(x))
+
+
+@task
+def believable(me: Client, x: Params) -> Reply[Rows]:
+    """Return the samples of which the model is not sure that they are something else."""
+    p = scores(network(me, x), me.data).softmax(1)
+    top = p.max(1)
+    doubtful = (top.indices != me.data.examples.y) & (top.values >= SURE)
+    return Reply(Rows(torch.nonzero(~doubtful).flatten()))

@@ -1,0 +1,129 @@
+"""DP feature moments: one release by each client, instead of thousands of noisy steps. No paper of its own.
+
+Each client releases, for every class, the noisy count, mean and covariance of public features of its records
+(synthesis/moments.py); the server makes a classifier of them. Kin: CCVR (Luo et al. 2021) and FedPFT (Beitollahi et
+al. 2024) share moments of features without noise, DP-MERF (Harder et al. 2021) one noisy mean of random features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from tacit.core import (
+    Client,
+    Cohort,
+    Everyone,
+    Params,
+    Predictor,
+    PublicInt,
+    Release,
+    Reply,
+    Sample,
+    check_number,
+    task,
+)
+from tacit.local.sgd import scores as all_scores
+from tacit.privacy.gdp import gdp_mu
+from tacit.synthesis.features import choose, encoder
+from tacit.synthesis.heads import HIDDEN, linear, quadratic, scores, trained
+from tacit.synthesis.moments import Terms, encoded, lines, plain, pooled, release
+
+ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
+ENOUGH = 1000  # records of a class, on average, from which on it has a covariance of its own
+MIX, RIDGE = 0.5, 1.2  # the weight of the covariance of all classes; what is left of a spectrum, times this
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params  # the classifier, once there is one
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Moments:
+    rounds: ClassVar[int] = 1
+    epsilon: float = 1.0  # what the release costs one example
+    features: str = "auto"  # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
+    head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"  # auto: qda, with few records lda
+    share: float = 0.2  # of the budget for counts and means
+    s: float = 0.5  # weight of a record's count beside its features
+    R: float = 0.5  # bound on a record's distance from its class mean
+
+    def __post_init__(self) -> None:
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("share", self.share, above=0, below=1)
+        check_number("s", self.s, above=0)
+        check_number("R", self.R, above=0)
+
+    def init(self, x0: Params) -> State:
+        return State(Params({}))
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        if s.round == 0:
+            yield State(self.classifier(cohort, cohort.sample(Everyone(), 0)), 1)
+
+    def terms(self, delta: float) -> Terms:
+        return Terms(gdp_mu(self.epsilon, delta), self.share, self.s, self.R)
+
+    def classifier(self, cohort: Cohort, S: Sample) -> Params:
+        """Ask these clients for their moments; return the classifier that they amount to."""
+        sizes = cohort.ask(size(), S)
+        replies = cohort.ask(moments(how=self, delta=cohort.delta, n=sum(r.n for r in sizes)), S)
+        ordered = bool(replies[0].ordered)
+        g = pooled([r.moments for r in replies], self.terms(cohort.delta), mix=MIX, ridge=RIDGE, ordered=ordered)
+        if self.head in ("logistic", "mlp"):
+            return trained(g, HIDDEN if self.head == "mlp" else 0, cohort.rng("head"))
+        return linear(g) if len(replies[0].moments["M"]) == 1 or self.head == "lda" else quadratic(g)
+
+    def shared(self, me: Client, s: State) -> Predictor:
+        return predictor(me, s.x, self.features)
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        return [line for c in sizes for line in lines(c, self.terms(delta))]
+
+
+def predictor(me: Client, x: Params, features: str) -> Predictor:
+    """Return the function from network inputs to scores."""
+    encode = encoder(features, tuple(me.test.source.x.shape[1:]))
+    k = x["m" if "m" in x else "0.weight"].shape[1]
+    return lambda inputs: scores(x, encode(plain(inputs, me.test))[:, :k])
+
+
+@dataclass(frozen=True)
+class Size:
+    n: int
+
+
+@task
+def size(me: Client) -> Reply[Size]:
+    return Reply(Size(me.size))
+
+
+@dataclass(frozen=True)
+class Sent:
+    moments: Params
+    ordered: PublicInt
+
+
+@task
+def moments(me: Client, how: Moments, delta: float, n: int) -> Reply[Sent]:
+    shape = tuple(me.data.source.x.shape[1:])
+    F, y = encoded(me.data, encoder(how.features, shape))
+    few = how.head == "auto" and n < ENOUGH * me.classes
+    found = release(me, F, y, me.classes, how.terms(delta), shared=few or how.head == "lda")
+    return Reply(Sent(found, PublicInt(choose(how.features, shape) in ORDERED)))
+
+
+@dataclass(frozen=True)
+class Labels:
+    y: Tensor
+
+
+@task
+def label(me: Client, x: Params, features: str) -> Reply[Labels]:
+    """Label examples that the server may see."""
+    return Reply(Labels(all_scores(predictor(me, x, features), me.data).argmax(1)))

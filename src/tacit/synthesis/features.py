@@ -1,0 +1,195 @@
+"""Public features of images: fixed functions of one example, the same for everybody, learnt from nobody's data.
+
+Images are floats (n, channels, height, width) in 0..1. Histograms of oriented gradients: Dalal and Triggs (2005).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tacit.core import BadInput, check_choice
+
+Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
+
+NAMES = ("auto", "hog", "colour-hog", "dct", "raw", "module:function")
+CELLS, BINS, COLOURS = 6, 8, 3  # cells along a side, directions of gradients, cells of mean colours along a side
+
+
+def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
+    """Return the features of this name for inputs of a shape; ``module:function`` is the user's own public encoder."""
+    name = choose(name, shape)
+    if ":" in name:
+        return _own(name)
+    check_choice("features", name, NAMES)
+    if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
+        raise BadInput(
+            f"features = {name!r}: needs images of at least 4x4; these inputs are {'x'.join(map(str, shape))}"
+        )
+    if name == "dct":
+        return Dct(shape)
+    known: dict[str, Encoder] = {"hog": hog, "colour-hog": colour_hog, "raw": raw}
+    return known[name]
+
+
+def choose(name: str, shape: tuple[int, ...]) -> str:
+    """Return what ``auto`` stands for: HOG for grey images, colour HOG for others, and features as they are."""
+    if name != "auto":
+        return name
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        return "raw"
+    return "hog" if shape[0] == 1 else "colour-hog"
+
+
+def raw(x: Tensor) -> Tensor:
+    """Return the inputs as they are, flat."""
+    return x.flatten(1)
+
+
+def hog(images: Tensor) -> Tensor:
+    """Return histograms of oriented gradients, as amplitudes of their spatial and angular frequencies, low ones first.
+
+    The rotation to frequencies changes no distance; it lets whoever has too few examples keep the first ones only.
+    """
+    cells = unit_rows(_even(histograms(images)).sqrt())
+    return _low_first([(cells, _waves(BINS), _angular(BINS))])
+
+
+def colour_hog(images: Tensor) -> Tensor:
+    """Return the same with the mean colours of larger cells, with less weight."""
+    cells, colours = _even(histograms(images)).sqrt(), _pool(images - 0.5, COLOURS)
+    channels = images.shape[1]
+    parts = [(unit_rows(cells), _waves(BINS), _angular(BINS))]
+    return _low_first([*parts, (0.4 * unit_rows(colours), _cosines(channels), torch.zeros(channels))])
+
+
+def histograms(images: Tensor) -> Tensor:
+    """Return (n, bins, rows, columns): sizes of gradients by direction, shared linearly between bins and cells.
+
+    Of each pixel, the channel with the strongest gradient counts. Bin 0 is brighter to the right, bin 2 downwards.
+    """
+    p = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    dx, dy = p[..., 1:-1, 2:] - p[..., 1:-1, :-2], p[..., 2:, 1:-1] - p[..., :-2, 1:-1]
+    strongest = (dx.square() + dy.square()).argmax(1, keepdim=True)
+    dx, dy = dx.gather(1, strongest), dy.gather(1, strongest)
+    away = torch.atan2(dy, dx) * (BINS / (2 * math.pi)) - torch.arange(BINS).view(1, -1, 1, 1)
+    away = (away - BINS * torch.round(away / BINS)).abs()  # round the circle
+    return _pool(torch.hypot(dx, dy) * (1 - away).clamp_min(0), CELLS)
+
+
+def _even(cells: Tensor) -> Tensor:
+    """Divide each cell by the strength of the gradients around it, so that contrast counts for little."""
+    energy = torch.nn.functional.pad(cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    return cells / (torch.nn.functional.avg_pool2d(energy, 3, 1) + 0.1).sqrt()
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Return rows of norm 1, whatever their shape; a row of zeros stays."""
+    norms = torch.linalg.vector_norm(x.flatten(1), dim=1).view(-1, *(1,) * (x.dim() - 1))
+    return x / torch.where(norms > 0, norms, 1.0)
+
+
+def _pool(maps: Tensor, cells: int) -> Tensor:
+    """Return sums over a grid of cells, each pixel shared between the nearest ones."""
+    rows, columns = (_tents(size, cells).to(maps) for size in maps.shape[-2:])
+    return rows.T @ maps @ columns
+
+
+@lru_cache
+def _tents(size: int, cells: int) -> Tensor:
+    """Return (size, cells): how much of each pixel belongs to each cell along one side; cells of at least 2 pixels."""
+    cells = min(cells, size // 2)
+    at = (torch.arange(size) + 0.5) * cells / size - 0.5
+    return (1 - (at[:, None] - torch.arange(cells)).abs()).clamp_min(0)
+
+
+def _low_first(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return maps (n, a, rows, columns) as orthonormal frequencies, sorted: each with its own waves along a."""
+    flat, order = [], []
+    for maps, waves, frequencies in parts:
+        rows, columns = maps.shape[-2:]
+        turned = _cosines(rows).to(maps) @ maps @ _cosines(columns).to(maps).T
+        flat.append(torch.einsum("ab,nbuv->nauv", waves.to(maps), turned).flatten(1))
+        order.append((frequencies.view(-1, 1, 1) + torch.arange(rows)[:, None] + torch.arange(columns)).flatten())
+    unit = unit_rows(torch.cat(flat, 1))
+    return unit[:, torch.cat(order).argsort(stable=True)]
+
+
+@lru_cache
+def _waves(size: int) -> Tensor:
+    """Return orthonormal waves round a circle of an even size: a constant, cosines and sines, and alternating signs."""
+    at = 2 * math.pi * torch.arange(size, dtype=torch.float64) / size
+    table = [
+        torch.sin(f * at) if i and i % 2 == 0 else torch.cos(f * at) for i, f in enumerate(_angular(size).tolist())
+    ]
+    return unit_rows(torch.stack(table))
+
+
+@lru_cache
+def _angular(size: int) -> Tensor:
+    """Return the frequency of each of these waves: 0, 1, 1, 2, 2, ..."""
+    return (torch.arange(size) + 1) // 2
+
+
+class Dct:
+    """The low frequencies of an orthonormal two-dimensional cosine transform; :meth:`inverse` gives images back.
+
+    >>> images = torch.rand(2, 1, 8, 8)
+    >>> dct = Dct((1, 8, 8), frequencies=15)
+    >>> torch.allclose(dct.inverse(dct(images)), images, atol=1e-5)
+    True
+    """
+
+    def __init__(self, shape: tuple[int, ...], frequencies: int = 16) -> None:
+        self.shape = shape
+        channels, height, width = shape
+        self.rows, self.columns, self.mix = _cosines(height), _cosines(width), _cosines(channels)
+        order = torch.arange(height)[:, None] + torch.arange(width)  # along diagonals, low frequencies first
+        first = (order < frequencies).expand(shape).clone()
+        first[1:] = order < frequencies / 2  # colours need fewer than brightness, which is the first of the mixture
+        self.kept = first.flatten().nonzero()[:, 0]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return (n, k) coefficients."""
+        full = torch.einsum("nchw,ac,uh,vw->nauv", images, *(m.to(images) for m in (self.mix, self.rows, self.columns)))
+        return full.flatten(1)[:, self.kept]
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        """Return the images that have these coefficients and none of the others."""
+        full = coefficients.new_zeros(len(coefficients), math.prod(self.shape))
+        full[:, self.kept] = coefficients
+        maps = full.view(-1, *self.shape)
+        return torch.einsum("nauv,ac,uh,vw->nchw", maps, *(m.to(maps) for m in (self.mix, self.rows, self.columns)))
+
+
+@lru_cache
+def _cosines(size: int) -> Tensor:
+    """Return the orthonormal DCT-II of a size as a matrix: row u holds cos(pi (2 i + 1) u / (2 size))."""
+    i, u = torch.arange(size, dtype=torch.float64), torch.arange(size, dtype=torch.float64)[:, None]
+    table = torch.cos(math.pi * (2 * i + 1) * u / (2 * size)) * math.sqrt(2 / size)
+    table[0] /= math.sqrt(2)
+    return table
+
+
+def _own(name: str) -> Encoder:
+    """Import the user's function from the working folder or the path."""
+    module, _, attribute = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as e:  # it is the user's code: anything can happen
+        raise BadInput(
+            f"features = {name!r}: cannot be found ({type(e).__name__}: {' '.join(str(e).split())})"
+        ) from None
+    if not callable(found):
+        raise BadInput(f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)")
+    made: Encoder = found
+    return made

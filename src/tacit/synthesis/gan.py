@@ -1,0 +1,286 @@
+"""DA-FL's private sample generation (PSG): a conditional GAN whose discriminator learns by DP-SGD (paper 000).
+
+`paper`: algorithm 2. An example is a pair, a real image and a fake one of the same label; its gradient is clipped as
+one. Batches have a fixed size, and the generator learns from their labels as they are. Its loss log(1 - D) is to be had
+as `saturating`: within 30 steps the discriminator is so sure that nothing more is learnt, so the usual -log D is used.
+`certified`: batches are Poisson samples; only the term of the real images is clipped and noised, for nothing else
+depends on them; fake labels, for both networks, are drawn from the released class counts, whose total stands in for the
+number of examples; the discriminator takes several steps for one of the generator's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.core import BadInput, Client, Diverged, check_choice, check_number
+from tacit.local.perexample import clipped_sum
+from tacit.privacy.calibrate import noise_for, spend, steps_for
+from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
+from tacit.synthesis.labels import public_size, shares
+from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
+
+Array = np.ndarray[Any, Any]
+Auto = Literal["auto"]
+Shape = tuple[int, int, int]  # channels, height, width
+Watch = Callable[[int, int], object]  # gets the steps done, and of how many
+
+OWN = {
+    "paper": {"z": 0.5, "clip": 2.0, "lr": 2e-4, "discriminator_steps": 1, "ema": 0.0},
+    "certified": {"clip": 1.0, "lr": 1e-3, "discriminator_steps": 3, "ema": 0.99},
+}
+CLAMP = 0.01  # a WGAN's bound on the discriminator's weights (Arjovsky et al. 2017)
+LABELS = "the generator learns from the labels of the private batches, which have no noise"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training will release: ``steps`` noisy sums over samples of a share ``q`` of the examples."""
+
+    batch: int
+    q: float
+    z: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class GAN:
+    """How a client's generator is trained; `auto` stands for what the mode needs."""
+
+    mode: Literal["certified", "paper"] = "certified"  # certified: epsilon is a theorem; paper: as published
+    epochs: int = 50  # passes over the data, as far as the budget lasts
+    batch: int = 256  # B, examples in a step
+    z: float | Auto = "auto"  # noise multiplier; auto: solved from epsilon; in paper mode 0.5
+    clip: float | Auto = "auto"  # c, bound on each example's gradient; auto: 1; in paper mode 2
+    lr: float | Auto = "auto"  # Adam's step size, for both networks; auto: 1e-3; in paper mode 2e-4
+    beta1: float = 0.5  # Adam's memory of gradients
+    beta2: float = 0.999  # Adam's memory of their squares
+    discriminator_steps: int | Auto = "auto"  # for one of the generator's; auto: 3; in paper mode 1
+    ema: float | Auto = "auto"  # decay of the moving average of generators that draws; auto: 0.99; in paper mode 0
+    loss: Literal["standard", "saturating", "wgan"] = "standard"  # of the generator: -log D, log(1 - D), or minus D
+    conditional: bool = True  # whether both networks see labels
+    latent: int = 10  # random numbers that an image is made from
+    width: int = 16  # channels of the networks' outermost layers; fewer weights are less noise, and faster
+
+    def __post_init__(self) -> None:
+        check_choice("gan.mode", self.mode, OWN)
+        check_choice("gan.loss", self.loss, ("standard", "saturating", "wgan"))
+        for name in ("epochs", "batch", "latent", "width"):
+            check_number(f"gan.{name}", getattr(self, name), at_least=1, whole=True)
+        check_number("gan.lr", self.own("lr"), above=0)
+        check_number("gan.beta1", self.beta1, at_least=0, below=1)
+        check_number("gan.beta2", self.beta2, at_least=0, below=1)
+        check_number("gan.clip", self.own("clip"), above=0)
+        check_number("gan.discriminator_steps", self.own("discriminator_steps"), at_least=1, whole=True)
+        check_number("gan.ema", self.own("ema"), at_least=0, below=1)
+        if self.z != "auto":
+            check_number("gan.z", self.z, at_least=0)
+
+    def own(self, name: str) -> float:
+        """Return a setting, or what the mode needs where it is `auto`."""
+        value = getattr(self, name)
+        return float(OWN[self.mode][name] if value == "auto" else value)
+
+    def plan(self, n: int, epsilon: float, delta: float) -> Plan:
+        """Return what training on ``n`` examples, a public number, will release: no more than the budget permits."""
+        batch = min(self.batch, n)
+        q = batch / n
+        steps = max(1, round(self.epochs / q))
+        if self.z == "auto" and epsilon == math.inf:
+            return Plan(batch, q, 0.0, steps)
+        if self.z == "auto" and self.mode == "certified":
+            return Plan(batch, q, noise_for(epsilon, steps, q, delta=delta), steps)
+        z = self.own("z")
+        return Plan(batch, q, z, permitted(steps, z, q, epsilon, delta))
+
+    def fit(
+        self, me: Client, *, classes: int, counts: Array, epsilon: float, delta: float, watch: Watch | None = None
+    ) -> Fitted:
+        """Train on a client's images within a budget; ``counts`` are its released class counts.
+
+        In paper mode the budget ends where the paper's accountant says so; the ledger has what was really spent.
+        """
+        certified, shape = self.mode == "certified", image_shape(me)
+        size = public_size(counts) if certified else len(me.data)
+        if size == 0:
+            raise BadInput(f"client {me.id}: has no examples, and gan.mode = 'paper' needs at least one")
+        game = Game(self, shape, classes, me.rng, me.data.device)
+        plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
+        self._certified(me, game, plan, shares(counts), watch) if certified else self._paper(me, game, plan, watch)
+        return game.fitted()
+
+    def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:
+        B, weights = plan.batch, list(game.D.parameters())
+        release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps)
+        for t, rows in enumerate(release.samples(len(me.data)), 1):
+            real, _ = clipped_sum(game.D, game.real_loss, *pictures(me, rows), game.clip)
+            noised = release.noised([real[w] for w in weights])
+            y = game.labels(B, p)
+            fake, _ = clipped_sum(game.D, game.fake_loss, game.fakes(y).detach(), y, game.clip)  # to keep the balance
+            game.improve_D([(g + fake[w]) / B for g, w in zip(noised, weights, strict=True)])
+            if game.generator_is_due(t, plan.steps):
+                y = game.labels(B, p)
+                game.improve_G(game.fakes(y), y)
+            watch(t, plan.steps)
+
+    def _paper(self, me: Client, game: Game, plan: Plan, watch: Watch) -> None:
+        B, weights = plan.batch, list(game.D.parameters())
+        if self.conditional:
+            without_guarantee(me, "gan labels", LABELS)
+        release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps, law="fixed")
+        for t, rows in enumerate(release.samples(len(me.data)), 1):  # the comments count the lines of algorithm 2
+            x, y = pictures(me, rows)  # 4
+            fakes = game.fakes(y)  # 3, 6
+            pairs = torch.stack([x, fakes.detach()], 1)
+            sums, _ = clipped_sum(game.D, game.pair_loss, pairs, y, game.clip, rows=2)  # 7 to 9
+            game.improve_D([g / B for g in release.noised([sums[w] for w in weights])])  # 11, 12
+            if game.generator_is_due(t, plan.steps):
+                game.improve_G(fakes, y)  # 14 to 18
+            watch(t, plan.steps)
+
+
+def permitted(steps: int, z: float, q: float, epsilon: float, delta: float) -> int:
+    """Return how many of the steps are done before the next one would pass the budget."""
+    if epsilon == math.inf or spend(z, steps, q, delta=delta) <= epsilon:
+        return steps
+    fewer = min(steps, steps_for(epsilon, z, q, delta=delta)) if z else 0
+    if fewer == 0:
+        raise BadInput(f"gan.z = {z:g}: one step alone costs more than epsilon {epsilon:g}; more noise is needed")
+    return fewer
+
+
+def image_shape(me: Client) -> Shape:
+    """Return the shape of a client's images, or refuse what is none."""
+    x = me.data.examples.x
+    if x.dtype != torch.uint8 or x.dim() != 4:
+        what = f"{str(x.dtype).removeprefix('torch.')} inputs of shape {'x'.join(map(str, x.shape[1:]))}"
+        raise BadInput(f"generator = 'gan': needs images of bytes (channels, height, width), not {what}")
+    return x.shape[1], x.shape[2], x.shape[3]
+
+
+def pictures(me: Client, rows: Array) -> tuple[Tensor, Tensor]:
+    """Return some of a client's images as the networks see them, and their labels."""
+    x, y = me.data.batch(rows)
+    mean, std = (torch.tensor(v, device=x.device).view(-1, 1, 1) for v in (me.data.mean, me.data.std))
+    return enlarged((x * std + mean).clamp(0, 1)), y
+
+
+class Game:
+    """The two networks, what each of them wants, and how it gets better at that."""
+
+    def __init__(self, gan: GAN, shape: Shape, classes: int, rng: np.random.Generator, device: str = "cpu") -> None:
+        self.gan, self.shape, self.rng, self.device, self.clip = gan, shape, rng, device, gan.own("clip")
+        seed, known = int(rng.integers(2**63)), classes if gan.conditional else 0
+        self.D, self.G = networks(shape[0], known, gan.width, gan.latent, seed, device)
+        self.average, self.turns = copy.deepcopy(self.G), 0
+        lr, betas = gan.own("lr"), (gan.beta1, gan.beta2)
+        self.opt_D, self.opt_G = (torch.optim.Adam(net.parameters(), lr, betas) for net in (self.D, self.G))
+
+    def real_loss(self, D: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return -log D(x, y) of each real image; for a WGAN minus its score."""
+        return self._loss(-D(x, y))
+
+    def fake_loss(self, D: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return -log(1 - D(x, y)) of each fake image; for a WGAN its score."""
+        return self._loss(D(x, y))
+
+    def pair_loss(self, D: nn.Module, pairs: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of both for each pair of a real image and a fake one of the same label."""
+        scores = D(pairs.flatten(0, 1), y.repeat_interleave(2)).view(-1, 2)
+        return self._loss(-scores[:, 0]) + self._loss(scores[:, 1])
+
+    def _loss(self, wrong: Tensor) -> Tensor:
+        return wrong if self.gan.loss == "wgan" else F.softplus(wrong)
+
+    def labels(self, n: int, p: Array) -> Tensor:
+        """Return labels with the given probabilities."""
+        return torch.from_numpy(self.rng.choice(len(p), n, p=p)).to(self.device)
+
+    def fakes(self, y: Tensor) -> Tensor:
+        """Return a new image for each label."""
+        images: Tensor = self.G(latents(len(y), self.gan.latent, self.rng).to(self.device), y)
+        return images
+
+    def improve_D(self, gradient: Sequence[Tensor]) -> None:
+        """Let the discriminator go against a gradient."""
+        for w, g in zip(self.D.parameters(), gradient, strict=True):
+            w.grad = g
+        self.opt_D.step()
+        if self.gan.loss == "wgan":
+            for w in self.D.parameters():
+                w.data.clamp_(-CLAMP, CLAMP)
+
+    def generator_is_due(self, t: int, steps: int) -> bool:
+        """Tell whether the generator's turn comes after the discriminator's step number ``t``."""
+        return t % int(self.gan.own("discriminator_steps")) == 0 or t == steps
+
+    def improve_G(self, images: Tensor, y: Tensor) -> None:
+        """Let the generator make such images look more real, and the average follow it."""
+        weights, fading = list(self.G.parameters()), self.gan.loss == "saturating"
+        loss = -self.fake_loss(self.D, images, y) if fading else self.real_loss(self.D, images, y)
+        for w, g in zip(weights, torch.autograd.grad(loss.mean(), weights), strict=True):
+            w.grad = g
+        self.opt_G.step()
+        self.turns += 1
+        decay = min(self.gan.own("ema"), self.turns / (self.turns + 10))  # the first generators are soon forgotten
+        with torch.no_grad():
+            for slow, w in zip(self.average.parameters(), weights, strict=True):
+                slow.lerp_(w, 1 - decay)
+
+    def fitted(self) -> Fitted:
+        """Return the average generator, ready to draw."""
+        if not all(w.isfinite().all() for w in self.average.parameters()):
+            raise Diverged("gan: training gave a number that is not finite (a smaller gan.lr may help)")
+        return Fitted(self.average.requires_grad_(False), self.shape, self.device)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained generator. It came out of a mechanism, so what it draws costs nothing more."""
+
+    generator: Generator
+    shape: Shape
+    device: str = "cpu"
+
+    def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return an image for each label: bytes, in the shape of the client's own."""
+        images = [torch.zeros(0, *self.shape, dtype=torch.uint8)]
+        for start in range(0, len(labels), 256):
+            y = labels[start : start + 256]
+            z = latents(len(y), self.generator.latent, rng)
+            images.append(as_drawn(self.generator(z.to(self.device), y.to(self.device)), *self.shape[1:]).cpu())
+        return torch.cat(images)
+
+
+def latents(n: int, size: int, rng: np.random.Generator) -> Tensor:
+    """Return standard normal vectors."""
+    return torch.from_numpy(rng.standard_normal((n, size), np.float32))
+
+
+def claims(sizes: Mapping[str, int], delta: float, gan: GAN, epsilon: float = 50.0) -> list[tuple[str, float, str]]:
+    """Return what DA-FL's pre-processing is said to cost, and what accountants say for the client with least data."""
+    n = min(sizes.values())
+    q, z = min(gan.batch, n) / n, 0.5 if gan.z == "auto" else gan.z
+    T = max(1, round(gan.epochs / q))
+    epoch = math.ceil(permitted(T, z, q, epsilon, delta) * q)
+    cost = partial(spend, z, T, q, delta=delta)
+    return [
+        ("published", epsilon, "as published, for the synthetic images of one client"),
+        ("PLD", cost(), f"all {gan.epochs} epochs, Poisson, add/remove; the budget ends in epoch {epoch}"),
+        (
+            "PLD",
+            cost(relation="replace"),
+            "Poisson, replace-one: the relation of its labels, so that the two may be added",
+        ),
+        ("PLD", cost(law="fixed", relation="replace"), "fixed-size batches, replace-one: what algorithm 2 draws"),
+        ("certified", math.inf, f"{LABELS}; models trained on the real data go up without noise"),
+    ]

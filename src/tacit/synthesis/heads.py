@@ -1,0 +1,60 @@
+"""Classifiers made from a Gaussian for each class: in closed form, or trained on features drawn from them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.core import Params, params_of
+from tacit.synthesis.moments import Gaussians
+
+HEADS = ("qda", "lda", "logistic", "mlp")
+DRAWS, EPOCHS, BATCH, HIDDEN = 2000, 20, 256, 128  # of a trained head: virtual features per class, and its training
+
+
+def quadratic(g: Gaussians) -> Params:
+    """Return quadratic discriminant analysis: W_c is the inverse of the Cholesky factor of S_c."""
+    L = torch.linalg.cholesky(g.S)
+    W = torch.linalg.solve_triangular(L, torch.eye(g.m.shape[1]).to(L), upper=False)
+    b = torch.log(g.n / g.n.sum()) + torch.diagonal(W, dim1=1, dim2=2).log().sum(1)
+    return Params(m=g.m.float(), W=W.float(), b=b.float())
+
+
+def linear(g: Gaussians) -> Params:
+    """Return linear discriminant analysis: one covariance for all classes."""
+    share = g.n / g.n.sum()
+    W = torch.linalg.solve(torch.einsum("c,cij->ij", share, g.S), g.m.T).T
+    b = torch.log(share) - (W * g.m).sum(1) / 2
+    return Params({"0.weight": W.float(), "0.bias": b.float()})
+
+
+def trained(g: Gaussians, hidden: int, rng: np.random.Generator) -> Params:
+    """Return a network trained on virtual features, the classes by their shares; no hidden units: a linear one."""
+    y = torch.from_numpy(rng.choice(len(g.n), DRAWS * len(g.n), p=(g.n / g.n.sum()).numpy()))
+    x = g.draw(y, rng).float()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(int(rng.integers(2**31)))
+        sizes = [x.shape[1], *([hidden] if hidden else []), len(g.n)]
+        parts = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
+        model = nn.Sequential(*parts[:-1])
+        steps = torch.optim.Adam(model.parameters(), lr=0.01 if not hidden else 0.002)
+        for _ in range(EPOCHS):
+            order = torch.from_numpy(rng.permutation(len(y)))
+            for rows in (order[i : i + BATCH] for i in range(0, len(y), BATCH)):
+                steps.zero_grad()
+                loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
+                steps.step()
+    return params_of(model)
+
+
+def scores(x: Params, features: Tensor) -> Tensor:
+    """Return (n, classes): log-likelihoods with priors, or what a trained network says."""
+    if "m" in x:
+        z = (features - x["m"][:, None]) @ x["W"].mT
+        return x["b"] - z.square().sum(2).T / 2
+    hidden = features @ x["0.weight"].T + x["0.bias"]
+    return hidden if "2.weight" not in x else hidden.relu() @ x["2.weight"].T + x["2.bias"]

@@ -1,0 +1,102 @@
+"""Which labels a client's synthetic examples get, and how many: as DA-FL draws them, and with less noise.
+
+`pls` is DA-FL's algorithm 3. Its guarantee is for replacing a record, so it takes the number of records as known.
+`histogram` counts records with discrete Laplace noise: for adding or removing one; the noisy total may be known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import Client, Released, check_number
+from tacit.privacy.mechanisms import discrete_laplace, exponential
+
+Array = np.ndarray[Any, Any]
+
+
+def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[Array]:
+    """Choose how many synthetic examples of each class to make, about ``gamma`` of a client's own (algorithm 3).
+
+    Guarantee, for replacing one record: each of the L choices is an exponential mechanism with epsilon / L.
+    """
+    check_number("gamma", gamma, above=0, at_most=1)
+    n_k = own_counts(me, classes)
+    n = int(n_k.sum())
+    n_hat = int(np.floor(gamma * n))
+    chosen = [
+        exponential(
+            me,
+            "pls",
+            utility(int(k), n, n_hat),
+            sensitivity=1 / max(n, 1),
+            epsilon=epsilon / classes,
+            relation="replace",
+        ).value
+        for k in n_k
+    ]
+    return Released(np.array(chosen, np.int64))
+
+
+def utility(n_k: int, n: int, n_hat: int) -> Array:
+    """Return how well each r of 0..n_hat keeps a class's share: -|r/n_hat - n_k/n|, equation (4)."""
+    return -np.abs(np.arange(n_hat + 1) / max(n_hat, 1) - n_k / max(n, 1))
+
+
+def histogram(me: Client, *, classes: int, epsilon: float) -> Released[Array]:
+    """Count a client's records of each class with discrete Laplace noise; a count may come out negative.
+
+    Guarantee, for adding or removing one record: one count changes by one, so all counts together cost epsilon once.
+    """
+    return discrete_laplace(me, "class histogram", own_counts(me, classes), epsilon=epsilon)
+
+
+def own_counts(me: Client, classes: int) -> Array:
+    """Return how many records of each class a client holds: private."""
+    return np.bincount(me.data.examples.y.numpy(), minlength=classes)
+
+
+def wanted(counts: Array, gamma: float) -> Array:
+    """Return m_k = round(gamma max(n_k, 0)), from released counts."""
+    return np.rint(gamma * np.maximum(counts, 0)).astype(np.int64)
+
+
+def held(counts: Array, sd: float) -> Array:
+    """Return noisy counts, at least 0, without those that noise of this deviation explains; if all are such, as is."""
+    clear: Array = np.where(counts > 3 * sd, counts, 0.0)
+    return clear if clear.any() else np.maximum(counts, 0.0)
+
+
+def public_size(counts: Array) -> int:
+    """Return the number of records by released counts, at least 1, to be used where the true one is secret."""
+    return max(1, round(float(np.sum(counts))))
+
+
+def shares(counts: Array) -> Array:
+    """Return the share of each class by released counts; if none is left, all are alike."""
+    positive = np.maximum(np.asarray(counts, np.float64), 0)
+    return positive / positive.sum() if positive.any() else np.full(len(positive), 1 / len(positive))
+
+
+def cut(n: int, p: Array) -> Array:
+    """Return whole numbers that add up to ``n``, as near to ``n p`` as can be (GFL's CutData).
+
+    >>> cut(5, np.array([0.5, 0.25, 0.25]))
+    array([3, 1, 1])
+    """
+    whole: Array = np.floor(n * p).astype(np.int64)
+    short = n - int(whole.sum())
+    whole[np.argsort(whole - n * p, kind="stable")[:short]] += 1
+    return whole
+
+
+def spelled_out(m: Array) -> Tensor:
+    """Return m_k labels of each class k, in order.
+
+    >>> spelled_out(np.array([2, 0, 1]))
+    tensor([0, 0, 2])
+    """
+    return torch.from_numpy(np.repeat(np.arange(len(m)), m))

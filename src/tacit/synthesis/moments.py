@@ -1,0 +1,281 @@
+"""Private moments: of each class the count, the mean and the covariance of public features, released once.
+
+With F_i the features of a record, of norm at most 1, and mu from (eps, delta), mu1^2 + mu2^2 = mu^2:
+    q = [sum F_i ; s n] + noise sqrt(1 + s^2)/mu1,   m = first part of q over n~ = last of q / s
+    M = sum d_i d_i^T + symmetric noise, d_i = F_i - m clipped to R: diagonal R^2/mu2, the rest R^2/(mu2 sqrt 2)
+All else is post-processing. Kin: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024), DP-MERF (Harder et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import Client, ClientId, Gaussian, Params, Release, check_number
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import clip_rows, gaussian
+from tacit.synthesis.features import Dct, Encoder
+from tacit.synthesis.labels import held
+
+Array = np.ndarray[Any, Any]
+CHUNK = 1000  # records encoded at a time
+MEANS, COVARIANCES = "moments: means", "moments: covariances"  # the two releases, as the ledger names them
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The public constants of a release."""
+
+    mu: float  # of the whole release, in Gaussian differential privacy
+    share: float = 0.2  # of mu^2 that goes to counts and means
+    s: float = 0.5  # weight of a record's count beside its features
+    R: float = 0.5  # bound on a record's distance from its class mean
+
+    @property
+    def mu1(self) -> float:
+        """The part of counts and means."""
+        return self.mu * math.sqrt(self.share)
+
+    @property
+    def mu2(self) -> float:
+        """The part of covariances."""
+        return self.mu * math.sqrt(1 - self.share)
+
+    @property
+    def sd_sums(self) -> float:
+        """The noise on each entry of q."""
+        return math.sqrt(1 + self.s**2) / self.mu1
+
+    @property
+    def sd_scatter(self) -> float:
+        """The noise on each entry of the diagonal of M."""
+        return self.R**2 / self.mu2
+
+
+def release(me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, shared: bool = False) -> Params:
+    """Release ``q`` (classes, k + 1) and ``M`` (classes, k (k + 1) / 2) of records with features F and labels y.
+
+    ``shared``: one M for all classes together, each record centred at its own class.
+
+    Guarantee: every class is released, so also which ones a client holds is hidden. A record is in one class, and its
+    row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far adding or removing it moves q. M is
+    centred at means that are known from q; the record moves it by d d^T, whose Frobenius norm is |d|^2 <= R^2. In
+    :func:`pack` the Euclidean norm is the Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes.
+    A record whose features are not finite counts for nothing. Sums are in double precision: their rounding is far
+    below the hair by which rows are clipped below the bound.
+    """
+    whole = F.isfinite().all(1)
+    F, y = clip_rows(F[whole].double(), 1.0), y[whole]
+    rows = torch.cat([F, F.new_full((len(F), 1), terms.s)], 1)
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
+    bound = math.sqrt(1 + terms.s**2)
+    q = gaussian(me, MEANS, Params(q=sums), sensitivity=bound, z=1 / terms.mu1)["q"].float()
+    _, m = counts_and_means(q, terms)
+    d = clip_rows(F - m.double()[y], terms.R)
+    groups = [d] if shared else [d[y == c] for c in range(classes)]
+    M = torch.stack([pack(g.T @ g) for g in groups])
+    noisy = gaussian(me, COVARIANCES, Params(M=M), sensitivity=terms.R**2, z=1 / terms.mu2)
+    return Params(q=q, M=noisy["M"].float()).as_released()
+
+
+def lines(client: ClientId, terms: Terms) -> list[Release]:
+    """Return what the ledger of a client will say of a release, before it is done."""
+    parts = ((MEANS, terms.mu1), (COVARIANCES, terms.mu2))
+    return [Release(what, "example", client, "server", Gaussian(1 / mu), ((0, 0),)) for what, mu in parts]
+
+
+def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Return n~ and m of each class; a mean is drawn towards zero as far as its noise asks for (James, Stein 1961)."""
+    sums, n = q[:, :-1], q[:, -1] / terms.s
+    signal = (1 - sums.shape[1] * terms.sd_sums**2 / sums.square().sum(1)).clamp_min(0)
+    m = sums * (signal / n.clamp_min(1.0))[:, None]
+    return n, m / m.norm(dim=1, keepdim=True).clamp_min(1.0)
+
+
+def pack(M: Tensor) -> Tensor:
+    """Return the upper triangle of a symmetric matrix, off-diagonal entries times sqrt 2: norms stay what they are."""
+    i, j = torch.triu_indices(*M.shape)
+    return M[i, j] * torch.where(i == j, 1.0, math.sqrt(2)).to(M)
+
+
+def unpack(v: Tensor) -> Tensor:
+    """Return the symmetric matrix that :func:`pack` took apart."""
+    k = (math.isqrt(8 * len(v) + 1) - 1) // 2
+    i, j = torch.triu_indices(k, k)
+    M = v.new_zeros(k, k)
+    M[i, j] = M[j, i] = v / torch.where(i == j, 1.0, math.sqrt(2)).to(v)
+    return M
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """A Gaussian for each class, in the space of the features."""
+
+    n: Tensor  # (classes,) noisy counts
+    m: Tensor  # (classes, k) means
+    S: Tensor  # (classes, k, k) covariances
+
+    def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return features for labels."""
+        out = self.m[labels]
+        for c in sorted(set(labels.tolist())):
+            values, vectors = torch.linalg.eigh(self.S[c])
+            rows = labels == c
+            z = torch.from_numpy(rng.standard_normal((int(rows.sum()), len(values)))).to(out)
+            out[rows] += z * values.clamp_min(0).sqrt() @ vectors.T
+        return out
+
+
+def pooled(replies: Sequence[Params], terms: Terms, *, mix: float, ridge: float, ordered: bool = False) -> Gaussians:
+    """Return the Gaussians that many clients' releases amount to: post-processing, so nothing is paid for it.
+
+    Each class takes the clients whose noisy counts say that they have enough of it (:func:`holders`). Covariances lose
+    their noise (:func:`denoised`) and are mixed with the one of all classes; what the noise of a mean adds to the
+    doubt about a record is added, too, so a class that nobody holds is never likely. Means that differ between
+    clients are not counted as spread. ``ordered``: features are sorted, and too little signal keeps the first only.
+    """
+    known = [counts_and_means(r["q"].double(), terms)[0] for r in replies]
+    use = torch.stack([holders(n) for n in torch.stack(known, 1)], 1)  # (clients, classes) of ones and zeros
+    q = sum_of(use, [r["q"].double() for r in replies])
+    n, parts = (q[:, -1] / terms.s).clamp_min(1.0), use.sum(0)
+    k = q.shape[1] - 1
+    if ordered:
+        k = min(k, max(32, int(2 * terms.mu * (n / parts.sqrt()).median())))
+    m = q[:, :k] / n[:, None]
+    m = m / m.norm(dim=1, keepdim=True).clamp_min(1.0)
+    M = [r["M"].double() for r in replies]
+    if len(M[0]) == 1:  # one for all classes: everybody's
+        whole = unpack(torch.stack(M).sum((0, 1)))[:k, :k]
+        S = denoised(whole, torch.stack(known).sum(), len(M), terms, ridge).expand(len(n), k, k)
+    else:
+        A = torch.stack([unpack(v)[:k, :k] for v in sum_of(use, M)])
+        own = torch.stack([denoised(A[c], n[c], parts[c], terms, ridge) for c in range(len(n))])
+        S = (1 - mix) * own + mix * denoised(A.sum(0), n.sum(), parts.sum(), terms, ridge)
+    doubt = ridge * parts * (terms.sd_sums / n) ** 2
+    return Gaussians(n, m, S + doubt[:, None, None] * torch.eye(k))
+
+
+def sum_of(use: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Return for each class the sum of the clients' values that it uses."""
+    return torch.stack([u[:, None] * v for u, v in zip(use, values, strict=True)]).sum(0)
+
+
+def holders(n: Tensor) -> Tensor:
+    """Return ones for the clients whose records of a class are worth their noise, given their noisy counts.
+
+    A sum over j clients has j times the noise's variance: the largest counts are taken as long as signal over noise,
+    their sum over sqrt j, grows.
+
+    >>> holders(torch.tensor([5.0, 600.0, -8.0, 580.0]))
+    tensor([0., 1., 0., 1.], dtype=torch.float64)
+    """
+    order = n.argsort(descending=True, stable=True)
+    worth = n[order].cumsum(0) / torch.arange(1, len(n) + 1).sqrt()
+    use = torch.zeros(len(n), dtype=torch.float64)
+    use[order[: int(worth.argmax()) + 1]] = 1.0
+    return use
+
+
+def denoised(M: Tensor, n: Tensor, parts: Tensor | int, terms: Terms, ridge: float) -> Tensor:
+    """Return the covariance of n records, given the sum of some clients' M.
+
+    The eigenvalues of symmetric noise end at an edge, sd sqrt(2 k). One of the signal, t, is seen at t + edge^2/(4 t)
+    with an eigenvector that is partly noise: sqrt(seen^2 - edge^2) is the best weight for it in the Frobenius norm
+    (Benaych-Georges, Nadakuditi 2011). The rest of the trace is spread evenly, times ``ridge``.
+    """
+    k, n = len(M), n.clamp_min(1.0)
+    edge = terms.sd_scatter * (2 * k * parts) ** 0.5 / n
+    values, vectors = torch.linalg.eigh(M / n)
+    kept = torch.where(values > edge, (values.square() - edge**2).clamp_min(0).sqrt(), 0.0)
+    rest = ((values.sum() - kept.sum()) / k).clamp_min(1e-9)
+    found: Tensor = (vectors * kept) @ vectors.T + ridge * rest * torch.eye(k)
+    return found
+
+
+def plain(inputs: Tensor, data: Any) -> Tensor:
+    """Return inputs as they were before they were normalised for a network: images in 0..1, features as they are."""
+    if inputs.dim() != 4:
+        return inputs
+    mean, std = (torch.tensor(v, device=inputs.device).view(-1, 1, 1) for v in (data.mean, data.std))
+    return inputs * std + mean
+
+
+def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
+    """Return the features and labels of a client's data."""
+    parts = [data.batch(slice(start, start + CHUNK)) for start in range(0, len(data), CHUNK)]
+    return torch.cat([encode(plain(x, data)) for x, _ in parts]).cpu(), torch.cat([y for _, y in parts]).cpu()
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A generator of examples from moments of their cosine transform (images) or of the features as they are."""
+
+    frequencies: int = 16  # of the cosine transform, in each direction
+    bound: float = 0.4  # on the size of an example: its norm over the square root of its length
+    share: float = 0.1  # of the budget for counts and means
+    s: float = 0.5  # weight of a record's count
+    R: float = 0.5  # bound on the distance from the mean, in units of the bound
+
+    def __post_init__(self) -> None:
+        check_number("frequencies", self.frequencies, at_least=1, whole=True)
+        check_number("bound", self.bound, above=0)
+        check_number("share", self.share, above=0, below=1)
+        check_number("s", self.s, above=0)
+        check_number("R", self.R, above=0)
+
+    def terms(self, epsilon: float, delta: float) -> Terms:
+        """Return the constants of a release that costs (epsilon, delta)."""
+        return Terms(gdp_mu(epsilon, delta), self.share, self.s, self.R)
+
+    def fit(self, me: Client, *, classes: int, epsilon: float, delta: float) -> Fitted:
+        """Fit a client's data privately: the two releases are in its ledger."""
+        like = me.data.examples.x[:0]
+        terms = self.terms(epsilon, delta)
+        code = Code(tuple(like.shape[1:]), like.dtype == torch.uint8, self.frequencies, self.bound)
+        F, y = encoded(me.data, code.encode)
+        found = pooled([release(me, F, y, classes, terms)], terms, mix=0.0, ridge=0.0)
+        return Fitted(found, code, terms.sd_sums / terms.s)
+
+
+class Code:
+    """Examples as points of about unit norm, and back."""
+
+    def __init__(self, shape: tuple[int, ...], bytes_: bool, frequencies: int, bound: float) -> None:
+        self.shape, self.bytes = shape, bytes_
+        self.dct = Dct(shape, frequencies) if len(shape) == 3 else None
+        self.scale = bound * math.sqrt(math.prod(shape))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return points for examples."""
+        return (self.dct(x) if self.dct else x.flatten(1)) / self.scale
+
+    def decode(self, points: Tensor) -> Tensor:
+        """Return examples for points, in the data's own kind."""
+        if self.dct is None:
+            return (points * self.scale).view(-1, *self.shape)
+        x = self.dct.inverse(points * self.scale).clamp(0, 1)
+        return (255 * x).round().to(torch.uint8) if self.bytes else x
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was released about one client, as a source of examples."""
+
+    gaussians: Gaussians
+    code: Code
+    sd: float  # of the noise on counts
+
+    @property
+    def counts(self) -> Array:
+        """The released class counts, without those that are only noise."""
+        return held(self.gaussians.n.double().numpy(), self.sd)
+
+    def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return one example for each label."""
+        return self.code.decode(self.gaussians.draw(labels, rng).float())

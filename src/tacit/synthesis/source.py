@@ -1,0 +1,83 @@
+"""One set of settings for every place that needs synthetic data: which generator, in which mode, at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from tacit.core import BadInput, Client, ClientId, Gaussian, NonPrivate, Pure, Release, Sampling, check_number
+from tacit.synthesis.gan import GAN, LABELS, Watch
+from tacit.synthesis.labels import held, histogram, own_counts
+from tacit.synthesis.moments import Moments
+from tacit.synthesis.moments import lines as moment_lines
+
+Array = np.ndarray[Any, Any]
+
+
+class Fitted(Protocol):
+    """A generator that was fitted to one client's data, through mechanisms: whatever it draws is post-processing."""
+
+    def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where synthetic examples come from."""
+
+    mode: Literal["certified", "paper"] = "certified"  # paper: the published algorithm, whatever it really spends
+    generator: Literal["auto", "moments", "gan"] = "auto"  # auto: moments if certified, else the paper's GAN
+    pool_epsilon: float | Literal["auto"] = (
+        "auto"  # what they cost a client, labels included; auto: 1; in paper mode 50
+    )
+    label_epsilon: float = 0.05  # the part of it that the GAN's class histogram (or PLS) costs
+    gan: GAN = field(default_factory=GAN)
+    moments: Moments = field(default_factory=Moments)
+
+    def __post_init__(self) -> None:
+        check_number("pool_epsilon", self.cost, above=0)
+        check_number("label_epsilon", self.label_epsilon, above=0)
+        if self.mode == "paper" and self.generator == "moments":
+            raise BadInput("generator = 'moments': the paper has none; allowed with mode = paper: gan")
+        if self.kind == "gan" and self.label_epsilon >= self.cost:
+            raise BadInput(f"label_epsilon = {self.label_epsilon:g}: must be below pool_epsilon = {self.cost:g}")
+
+    @property
+    def kind(self) -> str:
+        """The generator that runs."""
+        return {"certified": "moments", "paper": "gan"}[self.mode] if self.generator == "auto" else self.generator
+
+    @property
+    def cost(self) -> float:
+        """The epsilon of the synthetic examples, for each client."""
+        return {"certified": 1.0, "paper": 50.0}[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
+
+    def fit(self, me: Client, delta: float, watch: Watch | None = None) -> tuple[Fitted, Array]:
+        """Fit the generator to a client's data; return it with the class counts it knows. Its cost is in the ledger."""
+        if self.kind == "moments":
+            moments = self.moments.fit(me, classes=me.classes, epsilon=self.cost, delta=delta)
+            return moments, moments.counts
+        if self.mode == "paper":
+            counts = own_counts(me, me.classes)
+        else:
+            noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon).value
+            counts = held(noisy, 2**0.5 / self.label_epsilon)
+        gan, epsilon = replace(self.gan, mode=self.mode), self.cost - self.label_epsilon
+        return gan.fit(me, classes=me.classes, counts=counts, epsilon=epsilon, delta=delta, watch=watch), counts
+
+    def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
+        """Return what the ledger of a client with ``n`` examples will say of this, before it is done."""
+        line = partial(Release, unit="example", owner=client, observer="server", rounds=((0, 0),))
+        if self.kind == "moments":
+            return moment_lines(client, self.moments.terms(self.cost, delta))
+        gan, epsilon = replace(self.gan, mode=self.mode), self.cost - self.label_epsilon
+        plan = gan.plan(n, epsilon, delta)
+        sampling = Sampling() if plan.q == 1 else Sampling("poisson" if self.mode == "certified" else "fixed", plan.q)
+        steps = line("gan", event=Gaussian(plan.z), steps=plan.steps, sampling=sampling)
+        if self.mode == "certified":
+            return [line("class histogram", event=Pure(self.label_epsilon)), steps]
+        batches = [line("gan labels", event=NonPrivate(LABELS))] if gan.conditional else []
+        return [line("pls", event=Pure(self.label_epsilon), relation="replace"), *batches, steps]

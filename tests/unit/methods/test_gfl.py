@@ -1,0 +1,121 @@
+"""GFL: the balanced set, exact shares, epoch decay, and where it is FedAvg."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lab import Lab
+
+from tacit import privacy
+from tacit.codec import same
+from tacit.core import BadInput, rng_for
+from tacit.data.examples import Examples
+from tacit.local.sgd import SGD, network
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.gfl import GFL, State, believable, iidify, train_for
+from tacit.run.drive import drive
+from tacit.synthesis.labels import cut
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab")
+    yield lab
+    lab.close()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 99))
+def test_iidify_is_balanced_and_takes_all_of_the_rarest(labels, seed):
+    y = torch.tensor(labels)
+    rows = iidify(y, np.random.default_rng(seed))
+    there, counts = np.unique(y[rows].numpy(), return_counts=True)
+    _, had = np.unique(labels, return_counts=True)
+    assert set(there) == set(labels)
+    assert set(counts.tolist()) == {had.min()}
+    assert len(set(rows.tolist())) == len(rows)
+
+
+def test_iidify_of_nothing_is_nothing():
+    assert len(iidify(torch.zeros(0, dtype=torch.int64), np.random.default_rng(0))) == 0
+
+
+@given(st.integers(0, 1000), st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12))
+def test_cut_is_exact_and_never_off_by_one(n, weights):
+    p = np.array(weights) / sum(weights)
+    m = cut(n, p)
+    assert m.sum() == n
+    assert (np.abs(m - n * p) < 1 + 1e-9).all()
+
+
+def test_a_server_that_does_not_train_makes_it_fedavg(lab):
+    method = GFL(online="open", tau=math.inf, rounds=3, per_round=4, n_k=5)
+    got = drive(method, lab.serial(method), method.init(lab.x0))
+    alone = FedAvg(rounds=3, per_round=4)
+    assert same(got.x, drive(alone, lab.serial(alone), alone.init(lab.x0)).x)
+
+
+@pytest.mark.parametrize(("E", "steps"), [(0.0, 0), (0.5, 1), (1.0, 2), (2.25, 5)])
+def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(lab, E, steps, monkeypatch):
+    """Twelve examples in batches of six: an epoch is two steps, half of one is one, a quarter (three examples) one."""
+    engine = lab.serial(FedAvg())
+    seen = []
+    plain = SGD._plain
+    monkeypatch.setattr(SGD, "_plain", lambda *args: (seen.append(1) or g for g in plain(*args)))
+    data = Examples(torch.randn(12, 4), torch.arange(12) % 3)
+    sent = engine.own(train_for(x=lab.x0, sgd=SGD(batch=6), E=E), data, 0)
+    assert len(seen) == steps
+    assert all(torch.equal(sent.x[k], lab.x0[k]) for k in lab.x0) == (E == 0)
+
+
+@pytest.mark.parametrize(("tau", "t", "E"), [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0)])
+def test_epoch_decay(lab, tau, t, E, monkeypatch):
+    asked = []
+
+    class Spy:
+        rng = staticmethod(lambda *path: rng_for(0, *path))
+
+        def own(self, call, data, round):
+            asked.append(call.args.get("E"))
+            return type("Sent", (), {"x": lab.x0, "rows": torch.arange(len(data))})
+
+    GFL(tau=tau).server_update(Spy(), lab.x0, Examples(torch.randn(6, 4), torch.arange(6) % 3), t)
+    assert asked[-1] == pytest.approx(E)
+
+
+def test_certified_costs_the_generators_budget_alone(lab):
+    method = GFL(pool_epsilon=0.5, rounds=3, n_k=8)
+    engine = lab.serial(method)
+    s = drive(method, engine, method.init(lab.x0))
+    assert [len(S) for S in s.pool.values()] == [8] * 6
+    spent = privacy.epsilon(engine.ledger, unit="example", observer="server", delta=1e-5)
+    assert spent == pytest.approx(0.5, rel=1e-6)
+
+
+def test_only_samples_that_the_model_is_sure_about_are_thrown_out(lab):
+    engine = lab.serial(FedAvg())
+    x = 20.0 * lab.x0  # sure of everything
+    inputs = torch.randn(30, 4)
+    data = Examples(inputs, torch.zeros(30, dtype=torch.int64))
+    kept = set(engine.own(believable(x=x), data, 0).rows.tolist())
+    me = engine.world.client("gfl.believable", "0", 0, {})
+    with torch.no_grad():
+        p = network(me, x)(inputs).softmax(1)
+    wrong = ((p.argmax(1) != 0) & (p.max(1).values >= 0.9)).nonzero().flatten().tolist()
+    assert kept == set(range(30)) - set(wrong)
+    assert wrong
+
+
+def test_a_state_without_its_clients_goes_on(lab):
+    method = GFL(rounds=1, n_k=4)
+    assert method.init(lab.x0) == State(lab.x0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"), [({"n_k": 0}, "n_k"), ({"tau": -1.0}, "tau"), ({"online": "dp-sgd"}, "online")]
+)
+def test_bad_settings_are_refused_by_name(settings, field):
+    with pytest.raises(BadInput, match=field):
+        GFL(**settings)

@@ -1,0 +1,186 @@
+"""Public features: gradients worked by hand, norms and orders, cosine transforms, and which names are taken."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.fft import dctn
+
+from tacit.core import BadInput
+from tacit.synthesis.features import Dct, choose, colour_hog, encoder, histograms, hog, raw, unit_rows
+
+GREY, DIGITS, COLOUR = (1, 28, 28), (1, 8, 8), (3, 32, 32)
+
+
+def ramp(size=4, across=True, slope=0.1):
+    line = slope * torch.arange(float(size))
+    return (line if across else line[:, None]).expand(1, 1, size, size)
+
+
+def some(n=4, shape=GREY, seed=0):
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("image", "direction"),
+    [(ramp(), 0), (ramp(across=False), 2), (-ramp(), 4), (-ramp(across=False), 6)],
+    ids=["right", "down", "left", "up"],
+)
+def test_a_ramp_has_one_direction(image, direction):
+    found = histograms(image)[0]
+    assert found[direction].min() > 0
+    others = [b for b in range(8) if b != direction]
+    assert float(found[others].abs().max()) < 1e-6
+
+
+def test_a_ramp_of_four_pixels_by_hand():
+    """Gradients along a row are 0.1, 0.2, 0.2, 0.1, as edges are repeated; two cells a side have their centres at 0.5
+    and 2.5, so pixels belong to the first by 0.75, 0.75, 0.25, 0 (the outermost is half outside of the grid)."""
+    belong = torch.tensor([0.75, 0.75, 0.25, 0.0])
+    first = float(belong @ torch.tensor([0.1, 0.2, 0.2, 0.1]))
+    want = torch.full((2, 2), float(belong.sum()) * first)
+    torch.testing.assert_close(histograms(ramp())[0, 0], want)
+
+
+def test_a_slanted_gradient_is_shared_by_the_two_nearest_directions():
+    """22.5 degrees are halfway between bins 0 and 1."""
+    x, y = torch.arange(8.0), torch.arange(8.0)[:, None]
+    angle = np.pi / 8
+    image = (np.cos(angle) * x + np.sin(angle) * y)[None, None] / 16
+    inside = histograms(image)[0, :, 1:3, 1:3].sum((1, 2))  # away from the edges, where one part is halved
+    assert float(inside[2:].abs().max()) < 1e-5
+    torch.testing.assert_close(inside[0], inside[1])
+
+
+def test_of_three_colours_the_strongest_gradient_counts():
+    image = torch.cat([0.1 * ramp(8), ramp(8, across=False), torch.zeros(1, 1, 8, 8)], 1)
+    torch.testing.assert_close(histograms(image), histograms(ramp(8, across=False)))
+
+
+@pytest.mark.parametrize(
+    ("features", "shape", "k"),
+    [
+        (hog, GREY, 288),
+        (hog, DIGITS, 128),
+        (hog, (1, 4, 4), 32),
+        (colour_hog, COLOUR, 315),
+        (colour_hog, (3, 4, 4), 44),
+    ],
+)
+def test_shapes_and_unit_norm(features, shape, k):
+    found = features(some(shape=shape))
+    assert found.shape == (4, k)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(4))
+    assert torch.equal(found, features(some(shape=shape)))  # nothing is drawn
+    torch.testing.assert_close(found[1:2], features(some(shape=shape)[1:2]))  # a function of one example alone
+    assert features(some(shape=shape)[:0]).shape == (0, k)
+
+
+def test_an_image_without_gradients_is_zero_and_not_nan():
+    for grey in (0.0, 0.3, 1.0):
+        assert torch.equal(hog(torch.full((1, *GREY), grey)), torch.zeros(1, 288))
+    assert torch.equal(colour_hog(torch.full((1, *COLOUR), 0.5)), torch.zeros(1, 315))
+    assert torch.isfinite(colour_hog(torch.zeros(1, *COLOUR))).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("features", [hog, colour_hog])
+def test_a_pixel_that_is_no_number_makes_features_that_are_none(features, bad):
+    """So that whoever sums them can leave such a record out."""
+    images = some(2, COLOUR)
+    images[0, 1, 5, 5] = bad
+    found = features(images)
+    assert not torch.isfinite(found[0]).all()
+    torch.testing.assert_close(found[1:], features(images[1:]))
+
+
+def test_brightness_does_not_count_and_contrast_counts_little():
+    x = some()
+    torch.testing.assert_close(hog(0.5 * x + 0.25), hog(0.5 * x), atol=1e-5, rtol=0)
+    assert float((hog(0.5 * x) * hog(x)).sum(1).min()) > 0.999  # cosines
+
+
+def test_low_frequencies_come_first():
+    """A ramp is nearly the same in all cells, so a few spatial frequencies have most of it; noise is everywhere."""
+    smooth, rough = hog(ramp(28, slope=0.03)).square()[0], hog(some(1)).square()[0]
+    assert float(smooth[:36].sum()) > 0.85
+    assert float(rough[36:].sum()) > 0.05
+    flat = hog(some(8)).square().mean(0)
+    assert float(flat[:32].sum()) > float(flat[32:].sum())
+    assert int(flat.argmax()) == 0  # the mean over all cells and directions is not negative anywhere, so it is largest
+
+
+def test_the_order_keeps_distances():
+    """Frequencies are a rotation of the normalised histograms: inner products are those of the cells."""
+    x = some()
+    cells = histograms(x)
+    around = torch.nn.functional.pad(cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    plain = unit_rows((cells / (torch.nn.functional.avg_pool2d(around, 3, 1) + 0.1).sqrt()).sqrt().flatten(1))
+    torch.testing.assert_close(hog(x) @ hog(x).T, plain @ plain.T, atol=1e-5, rtol=0)
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_whole_cosine_transform_is_a_rotation_and_the_one_of_scipy(height, width, channels):
+    images = some(2, (channels, height, width)).double()
+    dct = Dct((channels, height, width), frequencies=2 * (height + width))
+    found = dct(images)
+    assert found.shape == (2, channels * height * width)
+    torch.testing.assert_close(dct.inverse(found), images)
+    torch.testing.assert_close(found.norm(dim=1), images.flatten(1).norm(dim=1))
+    want = dctn(images.numpy(), axes=(1, 2, 3), norm="ortho").reshape(2, -1)
+    np.testing.assert_allclose(found.numpy(), want, atol=1e-9)
+
+
+def test_a_cut_cosine_transform_keeps_low_frequencies_and_projects():
+    dct, images = Dct(GREY, frequencies=4), some().double()
+    found = dct(images)
+    assert found.shape == (4, 1 + 2 + 3 + 4)
+    torch.testing.assert_close(found[:, 0], images.sum((1, 2, 3)) / 28)
+    back = dct.inverse(found)
+    torch.testing.assert_close(dct(back), found)  # what is left is not changed again
+    torch.testing.assert_close(
+        (images - back).flatten(1).norm(dim=1) ** 2 + found.norm(dim=1) ** 2, images.flatten(1).norm(dim=1) ** 2
+    )
+    assert Dct(COLOUR, frequencies=4)(some(1, COLOUR)).shape == (1, 10 + 2 * 3)  # colours have half of the frequencies
+
+
+def test_which_features_are_chosen():
+    assert [choose("auto", s) for s in (GREY, COLOUR, (4,), (1, 3, 3))] == ["hog", "colour-hog", "raw", "raw"]
+    assert choose("dct", GREY) == "dct"
+    assert encoder("auto", GREY) is hog
+    assert encoder("colour-hog", COLOUR) is colour_hog
+    assert encoder("auto", (4,)) is raw
+    assert torch.equal(encoder("raw", COLOUR)(some(2, COLOUR)), some(2, COLOUR).flatten(1))
+    assert encoder("dct", GREY)(some(2)).shape == (2, 136)
+
+
+def test_inputs_and_names_that_are_refused():
+    with pytest.raises(BadInput, match=r"features = 'hog': needs images of at least 4x4; these inputs are 1x3x28"):
+        encoder("hog", (1, 3, 28))
+    with pytest.raises(BadInput, match=r"features = 'dct': needs images of at least 4x4; these inputs are 4"):
+        encoder("dct", (4,))
+    with pytest.raises(BadInput, match=r"features = 'hogg': did you mean 'hog'\? Allowed: auto, hog, colour-hog"):
+        encoder("hogg", GREY)
+
+
+def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "my_public_encoder.py").write_text("size = 3\ndef mine(x):\n    return x.flatten(1)[:, :size]\n")
+    (tmp_path / "my_broken_encoder.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert encoder("my_public_encoder:mine", GREY)(some()).shape == (4, 3)
+    for name, why in [
+        ("no_such_module:mine", "cannot be found .ModuleNotFoundError"),
+        ("my_public_encoder:other", "cannot be found .AttributeError"),
+        ("my_broken_encoder:mine", "cannot be found .ZeroDivisionError"),
+        ("my_public_encoder:size", "must be a function"),
+        ("my_public_encoder:", "cannot be found"),
+        (":mine", "cannot be found .ValueError"),
+    ]:
+        with pytest.raises(BadInput, match=f"features = '{name}': {why}"):
+            encoder(name, GREY)
+    monkeypatch.delitem(sys.modules, "my_public_encoder")
