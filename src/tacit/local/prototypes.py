@@ -1,0 +1,201 @@
+"""Prototypes: a client's classes as points in the feature space of a shared network (Snell et al. 2017).
+
+Features are what the network's last layer, the one before the softmax, gets to see. An example belongs to the nearest
+class mean. The network learns by episodes: from one batch the class means, on another the cross-entropy of
+softmax(-squared distance to them), with a gradient through both. Classes that the first batch does not have are left
+out, and so are examples of the second that belong to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.core import Client, Params, Predictor, check_number, load_params, params_of
+from tacit.local.perexample import clipped_sum
+from tacit.local.sgd import Correction, check_once, network
+from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
+
+CHUNK = 500  # examples that go through the network at a time where no gradient is needed
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+Embed = Callable[[nn.Module, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """A point for each class, and which classes there are."""
+
+    points: Tensor  # (classes, features)
+    known: Tensor  # (classes,)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return minus the squared distance to each class; a class that is not there is infinitely far."""
+        gaps = features.square().sum(1, keepdim=True) - 2 * features @ self.points.t() + self.points.square().sum(1)
+        return (-gaps).masked_fill(~self.known, -torch.inf)
+
+    def losses(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy of each example; one of a class that is not there counts for nothing."""
+        each = F.cross_entropy(self.scores(features), labels, reduction="none")
+        return torch.where(self.known[labels], each, 0.0)
+
+
+def class_sums(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the sum of the features of each class, and the number of its examples."""
+    member = F.one_hot(labels, classes).to(features)
+    return member.t() @ features, member.sum(0)
+
+
+def prototypes(features: Tensor, labels: Tensor, classes: int) -> Prototypes:
+    """Return the mean features of each class."""
+    sums, counts = class_sums(features, labels, classes)
+    return Prototypes(sums / counts.clamp(min=1).unsqueeze(1), counts > 0)
+
+
+def episode_loss(features: Tensor, labels: Tensor, support: int, classes: int) -> Tensor:
+    """Return the mean loss of all but the first ``support`` examples under the prototypes of these."""
+    made = prototypes(features[:support], labels[:support], classes)
+    rest = labels[support:]
+    return made.losses(features[support:], rest).sum() / made.known[rest].sum().clamp(min=1)
+
+
+def features_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what the network's last layer sees; its output, where that is not linear or nothing else is trained."""
+    trained = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    seen: list[Tensor] = []
+    hook = trained[-1].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    try:
+        output: Tensor = model(inputs)
+    finally:
+        hook.remove()
+    return seen[-1] if len(trained) > 1 and isinstance(trained[-1], nn.Linear) else output
+
+
+def on_sphere(radius: float) -> Embed:
+    """Return the features scaled to norm ``radius``, so that no example counts for more than another."""
+    return lambda model, inputs: radius * F.normalize(features_of(model, inputs))
+
+
+def classes_of(me: Client) -> int:
+    """Return the number of classes that the network tells apart."""
+    return int(me.model(me.data.batch(slice(0, 1))[0]).shape[1])
+
+
+def embedded(me: Client, embed: Embed) -> tuple[Tensor, Tensor]:
+    """Return the embedding of all of a client's training data under its network as it is, and the labels."""
+    me.model.eval()
+    with torch.no_grad():
+        parts = [me.data.batch(slice(i, i + CHUNK)) for i in range(0, len(me.data), CHUNK)]
+        return torch.cat([embed(me.model, x) for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def nearest(me: Client, x: Params, embed: Embed = features_of) -> Predictor:
+    """Return the client's own predictor with the network ``x``: the nearest prototype of all its training data."""
+    network(me, x)
+    made = prototypes(*embedded(me, embed), classes_of(me))
+    return lambda inputs: made.scores(embed(me.model, inputs))
+
+
+@dataclass(frozen=True)
+class Private:
+    """What makes episodes private for each example: noise on the prototypes, and DP-SGD."""
+
+    clip: float  # bound on each example's gradient
+    z: float  # noise multiplier of the steps
+    z_prototypes: float  # noise multiplier of the prototypes, released once in a round
+    radius: float  # norm of the embeddings
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Local training by prototypes: ``steps`` episodes a round, each with two batches."""
+
+    lr: float = 0.1  # step size in the first round
+    steps: int = 25  # P, steps in one round
+    batch: int = 50  # B, examples in each of the two batches of a step
+    decay: float = 0.997  # factor on the step size from one round to the next
+    weight_decay: float = 1e-3  # L2 penalty on every parameter
+    max_norm: float = 10.0  # longer gradients are shortened to this, against explosions; not at the example level
+
+    def __post_init__(self) -> None:
+        check_number("local.lr", self.lr, above=0)
+        check_number("local.steps", self.steps, at_least=1, whole=True)
+        check_number("local.batch", self.batch, at_least=1, whole=True)
+        check_number("local.decay", self.decay, above=0, at_most=1)
+        check_number("local.weight_decay", self.weight_decay, at_least=0)
+        check_number("local.max_norm", self.max_norm, above=0)
+
+    def fit(self, me: Client, x: Params, *, grad: Correction, private: Private | None = None) -> Params:
+        """Return where ``steps`` steps from ``x`` end; ``grad(g, y)`` corrects each gradient g at the point y.
+
+        What is trained privately may leave the client, if ``x`` and the corrections may.
+        """
+        weights = load_params(me.model.train(), x)
+        here = [w.detach() for w in weights]
+        y = Params(zip(x, here, strict=True)).as_released(x.released and private is not None)
+        lr = self.lr * self.decay**me.round
+        for g in self._private(me, weights, private) if private else self._plain(me, weights):
+            raw = Params(zip(x, g, strict=True)).as_released(private is not None)
+            direction = grad(raw, y)
+            direction = (direction if private else direction.clipped(self.max_norm)) + self.weight_decay * y
+            y.released = y.released and direction.released
+            torch._foreach_add_(here, list(direction.values()), alpha=-lr)
+        return params_of(me.model).as_released(y.released)
+
+    def _plain(self, me: Client, weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
+        classes = classes_of(me)
+        for rows in self.pairs(len(me.data), me.rng):
+            inputs, labels = me.data.batch(rows)
+            loss = episode_loss(features_of(me.model, inputs), labels, len(rows) // 2, classes)
+            yield list(torch.autograd.grad(loss, weights, materialize_grads=True))  # the last layer's is zero
+
+    def pairs(self, n: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Yield the rows of each step's two batches, one after the other: disjoint, and smaller where data are few."""
+        size = min(self.batch, max(1, n // 2))
+        for _ in range(self.steps):
+            yield rng.permutation(n)[np.arange(2 * size) % n]
+
+    def _private(self, me: Client, weights: list[nn.Parameter], private: Private) -> Iterator[list[Tensor]]:
+        """Yield noisy gradients of the loss under prototypes that are released first, so no example meets another's."""
+        check_once(me)
+        embed = on_sphere(private.radius)
+        made = private_prototypes(me, embed, private)
+        me.model.train()
+        loss = partial(_losses, made, embed)
+        release = PrivateSteps(me, self.rate(len(me.data)), private.clip, private.z, self.steps)
+        for rows in release.samples(len(me.data)):
+            inputs, labels = me.data.batch(rows)
+            sums, _ = clipped_sum(me.model, loss, inputs, labels, private.clip)
+            noised = release.noised([sums[w] for w in weights])
+            yield list(torch._foreach_div(noised, float(self.batch)))
+
+    def rate(self, n: int) -> float:
+        """Return the share of ``n`` examples that a private step looks at."""
+        return min(1.0, self.batch / n)
+
+
+def _losses(made: Prototypes, embed: Embed, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return made.losses(embed(model, inputs), labels)
+
+
+def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes:
+    """Release a client's prototypes: one Gaussian release of class sums of embeddings and of class counts.
+
+    An example adds a vector of norm R = ``radius`` to one sum and R to one (scaled) count, so adding or removing it
+    moves both together by at most sqrt(2) R. Means, and the choice of classes whose count stands out of the noise, are
+    post-processing.
+    """
+    R = private.radius
+    features, labels = embedded(me, embed)
+    sums, counts = class_sums(clip_rows(features, R), labels, classes_of(me))
+    what, exact = f"{me.task} prototypes".strip(), Params(sums=sums, counts=R * counts)
+    noisy = gaussian(me, what, exact, sensitivity=2**0.5 * R, z=private.z_prototypes)
+    seen = noisy["counts"] / R
+    known = seen > max(1.0, 2 * 2**0.5 * private.z_prototypes)
+    return Prototypes(noisy["sums"] / seen.clamp(min=1).unsqueeze(1), known)

@@ -1,0 +1,286 @@
+"""CUAG-PFL (paper 004, Algorithms 1-4): PFLDyn whose updates are compressed layer by layer, then noised.
+
+`paper`: to the letter. Rates follow from the last global update; layer l gets noise 2 C_l sigma / B with C_l its own
+norm, sigma = sqrt(1 / ln(mu^2 |D|^2 / (4 lambda^2 B^2 t P) + 1)). Nothing is clipped, so the ledger says inf.
+Certified, with mu (or eps) for all rounds of a client together:
+- `unit = "example"`: prototypes are released once a round, DP-SGD goes on under them; compression is post-processing;
+- `unit = "client"`: compressed layers are clipped to public bounds and scaled so that together they have norm 1, then
+  one Gaussian release a round, a client's k-th with mu_k, sum mu_k^2 = mu^2 (`schedule`); g_n is made of it;
+- with `observer = "clients"` the noise goes on the sum of the clipped updates. Against the server that holds only if
+  secure aggregation shows it nothing but the sum: an assumption. The clip may follow a private quantile (`adaptive`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Literal
+
+from tacit.compress import Compressor
+from tacit.compress.rates import norms
+from tacit.core import (
+    FEDERATION,
+    BadInput,
+    Client,
+    Cohort,
+    Gaussian,
+    NonPrivate,
+    Observer,
+    Params,
+    Predictor,
+    Release,
+    Replies,
+    Reply,
+    Sampling,
+    Unit,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+)
+from tacit.local.prototypes import Episodes, Private, features_of, nearest, on_sphere
+from tacit.methods.pfldyn import Update, debiased, stepped
+from tacit.privacy.accounting import Part, bill_epsilon
+from tacit.privacy.calibrate import noise_for
+from tacit.privacy.claimed import cuag_epsilon, cuag_sigma
+from tacit.privacy.gdp import gdp_epsilon, gdp_mu
+from tacit.privacy.layers import LayerBounds, times
+from tacit.privacy.mechanisms import AdaptiveClip, claimed_gaussian, gaussian_mean, gaussian_update, mean_line
+
+TO_PROTOTYPES = 0.1  # of mu^2, at the example level
+LEAST = 0.01  # of the clip: the bound of a layer with hardly any weight
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params  # w, the meta model
+    g: Params
+    rates: dict[str, float]  # of the layers, in the next round
+    clip: float
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class CUAG:
+    rounds: int = 20  # T, communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    mode: Literal["certified", "paper"] = "certified"
+    unit: Literal["example", "client"] = "example"  # what the certified mode protects
+    observer: Literal["server", "clients"] = "server"  # from whom; clients: noise on the sum
+    mu: float = 0.25  # of every client, over all rounds; 0: neither noise nor clip
+    mus: tuple[float, ...] = ()  # one for each client in turn, instead
+    epsilon: float = 0.0  # what every client spends over all rounds, instead of mu
+    matrix: str = "binary:dynamic"  # of measurement (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
+    r_max: float = 0.5  # the highest dynamic rate
+    r_min: float = 0.2  # a layer whose share of the norms is below this has little weight
+    clip: float = 1.0  # certified: of an example's gradient, or of a client's update; the first one if adaptive
+    adaptive: bool = False  # certified, observer = clients: let the clip follow the median of the norms, privately
+    fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
+    squared: bool = False  # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
+    schedule: Literal["constant", "harmonic"] = "constant"  # shares of mu^2 in a client's rounds; harmonic: 1/k
+    radius: float = 2.0  # norm of the embeddings at the example level
+    alpha: float = 0.1  # weight of the quadratic term
+    share: bool = True  # scale the step of g by the share of clients that took part
+    local: Episodes = field(default_factory=Episodes)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        for name in ("mu", "epsilon", "fixed_clip"):
+            check_number(name, getattr(self, name), at_least=0)
+        for name in ("clip", "radius", "alpha"):
+            check_number(name, getattr(self, name), above=0)
+        for mu in self.mus:
+            check_number("mus", mu, above=0)
+        Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
+        if self.mus and self.epsilon:
+            raise BadInput(f"epsilon = {self.epsilon:g}: clients have a mu of their own already (mus)")
+        if self.observer == "clients" and (self.unit == "example" or self.mus):
+            raise BadInput("observer = 'clients': needs unit = 'client' and one mu for all, as the noise is shared")
+        if self.adaptive and self.observer != "clients":
+            raise BadInput("adaptive = True: needs observer = 'clients'; noise on every single bit would drown it")
+        if self.schedule != "constant" and (self.unit, self.observer) != ("client", "server"):
+            raise BadInput(f"schedule = {self.schedule!r}: needs unit = 'client' and observer = 'server'")
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("client", "server") if self.mode == "paper" else (self.unit, self.observer)
+
+    @property
+    def kind(self) -> str:
+        """What leaves a client: nothing private, as published, or a certified kind of release."""
+        if not (self.mu or self.mus or self.epsilon):
+            return "open"
+        if self.mode == "paper":
+            return "paper"
+        return "sum" if self.observer == "clients" else "update" if self.unit == "client" else "example"
+
+    @property
+    def compressor(self) -> Compressor:
+        return Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
+
+    def init(self, x0: Params) -> State:
+        return State(x0, x0.zeros(), self.compressor.rates(x0), self.clip)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        law, N = some(self.per_round), len(cohort.everyone)
+        drawn = [cohort.sample(law, t).ids for t in range(self.rounds)]  # no data decide that
+        for t in range(s.round, self.rounds):
+            S, so_far, in_all = cohort.sample(law, t), Counter(chain(*drawn[: t + 1])), Counter(chain(*drawn))
+            turns, lam = {n: [so_far[n], in_all[n]] for n in S.ids}, len(S.ids) / N
+            call = train(x=s.x, rates=s.rates, C=s.clip, method=self, turns=turns, lam=lam, delta=cohort.delta)
+            if self.kind == "sum":
+                z, part = self.shared_noise(lam, cohort.delta), lam
+                cohort.afford(mean_line(cohort, train.name, S, z))
+                d, clip = self.noisy_mean(cohort, cohort.ask(call, S, need=0.0), s, z)
+            else:
+                replies = cohort.ask(call, S)
+                d, clip, part = mean(r.dx for r in replies), s.clip, len(replies) / N
+            d = self.compressor.expand(d, s.x, s.rates)
+            x, g = stepped(s.x, s.g, d, self.alpha, part if self.share else 1.0)
+            s = State(x, g, self.compressor.rates(d), clip, t + 1)
+            yield s
+
+    def predictor(self, me: Client, s: State) -> Predictor:
+        return nearest(me, s.x, on_sphere(self.radius) if self.kind == "example" else features_of)
+
+    def mu_of(self, client: str, delta: float) -> float:
+        if self.mus:
+            return self.mus[int(client) % len(self.mus)]
+        return gdp_mu(self.epsilon, delta) if self.epsilon else self.mu
+
+    def shared_noise(self, q: float, delta: float) -> float:
+        return noise_for(self.epsilon or gdp_epsilon(self.mu, delta), self.rounds, q, delta=delta, law="fixed")
+
+    def noisy_mean(self, cohort: Cohort, replies: Replies[Update], s: State, z: float) -> tuple[Params, float]:
+        """The mean of the clipped updates with noise, and the next clip."""
+        like, out_of = self.compressor.compress(s.x.zeros(), s.rates), len(replies.sample.ids)
+        bounds, follow = layer_bounds(s.x, like, s.clip), AdaptiveClip(z, out_of)
+        noise = {"clip": 1.0, "z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
+        u = gaussian_mean(cohort, replies, lambda r: bounds.clipped(r.dx), like=like, **noise)
+        below = [bounds.scaled(r.dx).norm() <= 1 for r in replies]
+        clip = follow.next(cohort, s.clip, below, replies.sample.round) if self.adaptive else s.clip
+        return bounds.unscaled(u), clip
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        if self.kind == "sum":
+            q, when = (self.per_round or len(sizes)) / len(sizes), ((0, self.rounds - 1),)
+            event, sampling = Gaussian(self.shared_noise(q, delta)), Sampling("fixed", q) if q < 1 else Sampling()
+            return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
+        return [line for n, K in times.items() if K for line in self._lines(n, sizes[n], K, delta)]
+
+    def _lines(self, n: str, D: int, K: int, delta: float) -> list[Release]:
+        """What one client will release in its K rounds."""
+        mu, rounds = self.mu_of(n, delta), ((0, K - 1),)
+        if self.kind == "example":
+            P, q = self.local.steps, self.local.rate(D)
+            z, z_prototypes = step_noise(mu, K, P, q, delta)
+            first = Release("prototypes", "example", n, "server", Gaussian(z_prototypes), rounds)
+            return [first, replace(first, what="dp-sgd", event=Gaussian(z), steps=P, sampling=poisson(q))]
+        if self.kind != "update":
+            return [Release("update", "client", n, "server", NonPrivate(why(mu)), rounds)]
+        zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
+        if self.schedule == "constant":
+            return [Release("update", "client", n, "server", Gaussian(zs[0]), rounds)]
+        return [Release("update", "client", n, "server", Gaussian(z), ((0, 0),)) for z in zs]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        mu, T = self.mu_of("0", delta), 300  # the rest is the paper's setting
+        H = sum(1 / t for t in range(1, T + 1))
+        own = partial(cuag_epsilon, mu, D=500, lam=0.1, B=self.local.batch, P=self.local.steps, delta=delta)
+        noise = [cuag_sigma(mu, 500, 0.1, self.local.batch, t, self.local.steps) for t in range(1, T + 1)]
+        fixed = 0.1 * sum((self.local.batch / sigma) ** 2 for sigma in noise)  # a client is in a tenth of the rounds
+        exact = [(f"exact, round {t}", own(t), "PLD of the paper's own model") for t in (1, 10, 100, T)]
+        return [
+            ("published", gdp_epsilon(mu, delta), f"mu = {mu:g} whatever the round: sigma is solved anew in each"),
+            ("mu sqrt(H_T)", gdp_epsilon(mu * math.sqrt(H), delta), f"solved anew, they add up to {mu * H**0.5:.3f}"),
+            *exact,
+            ("public clip", gdp_epsilon(math.sqrt(fixed), delta), "real noise, were C public: updates are 2C apart"),
+            ("certified", math.inf, why(mu)),
+        ]
+
+
+def why(mu: float) -> str:
+    if not mu:
+        return "mu = 0: updates are sent without noise"
+    return (
+        f"claimed mu {mu:g}, but the clip is the update's own norm, so the size of the noise reveals it, "
+        "and 2C/B is not the sensitivity of an update"
+    )
+
+
+def mu_in_round(mu: float, k: int, K: int, schedule: str) -> float:
+    """mu_k of a client's k-th round of K: the squares add up to mu^2."""
+    return mu / math.sqrt(K if schedule == "constant" else k * sum(1 / j for j in range(1, K + 1)))
+
+
+def poisson(q: float) -> Sampling:
+    return Sampling("poisson", q) if q < 1 else Sampling()
+
+
+@lru_cache(maxsize=256)
+def step_noise(mu: float, K: int, P: int, q: float, delta: float) -> tuple[float, float]:
+    """The noise of P steps and of the prototypes in each of K rounds, which together cost what mu does."""
+    epsilon, z_prototypes = gdp_epsilon(mu, delta), math.sqrt(K / TO_PROTOTYPES) / mu
+    z = noise_for(gdp_epsilon(mu * math.sqrt(1 - TO_PROTOTYPES), delta), K * P, q, delta=delta)
+    first: Part = (Gaussian(z_prototypes), Sampling(), "add/remove")
+
+    def cost(z: float) -> float:
+        step: Part = (Gaussian(z), poisson(q), "add/remove")
+        return bill_epsilon(frozenset({(first, K), (step, K * P)}), "add/remove", delta, 1e-3)
+
+    while cost(z) > epsilon * (1 + 1e-9):
+        z *= 1.01
+    return z, z_prototypes
+
+
+def layer_bounds(x: Params, like: Params, C: float) -> LayerBounds:
+    """C shared out by the layers' norms in the model that everybody has."""
+    whole = x.norm() or 1.0
+    return LayerBounds.of({layer: C * max(norm / whole, LEAST) for layer, norm in norms(x).items()}, like)
+
+
+@task
+def train(
+    me: Client,
+    x: Params,
+    rates: dict[str, float],
+    C: float,
+    method: CUAG,
+    turns: dict[str, list[int]],
+    lam: float,
+    delta: float,
+) -> Reply[Update]:
+    g_n: Params = me.kept.get("g", x.zeros())
+    (k, K), mu, m = turns[me.id], method.mu_of(me.id, delta), method
+    private = None
+    if m.kind == "example":
+        z, z_prototypes = step_noise(mu, K, m.local.steps, m.local.rate(me.size), delta)
+        private = Private(m.clip, z, z_prototypes, m.radius)
+    own = debiased(me, x, g_n, m.alpha, m.local, private)
+    sent = m.compressor.compress(own, rates)
+    if m.kind == "paper":
+        sent = as_published(me, sent, m, mu, lam)
+    if m.kind in ("update", "sum"):
+        bounds = layer_bounds(x, sent, C)
+        u = bounds.clipped(sent)
+        if m.kind == "update":
+            u = gaussian_update(me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule))
+            sent = bounds.unscaled(u)
+        own = m.compressor.expand(bounds.unscaled(u), x, rates)
+    return Reply(Update(sent), keep={"g": g_n - m.alpha * own})
+
+
+def as_published(me: Client, v: Params, m: CUAG, mu: float, lam: float) -> Params:
+    """Algorithm 4: sensitivity S_l = 2 C_l / B with C_l = ||v_l||, or C and clipped to it (table 5)."""
+    size = norms(v)
+    C = {k: m.fixed_clip or size[k] for k in v}
+    sd = cuag_sigma(mu, me.size, lam, m.local.batch, me.round + 1, m.local.steps)
+    S = {k: 2 * C[k] / m.local.batch for k in v}
+    S = {k: S[k] ** 2 * sd for k in v} if m.squared else S
+    unit = {k: min(1.0, C[k] / size[k]) / S[k] if size[k] else 0.0 for k in v}
+    return times(claimed_gaussian(me, "cuag update", times(v, unit), sd=sd, why=why(mu)), S)

@@ -1,0 +1,111 @@
+"""PriFedSync (Zheng et al. 2021) on PFLDyn, as CUAG-PFL's paper compares it: Gaussian noise with fixed sigma and C.
+
+`paper`: the update is clipped to C and gets noise 2 C sigma / B, as if it were the mean of a batch; 2C/B is not the
+sensitivity of trained weights, so the ledger says inf. `certified`: the same clip, noise sigma C: client-level against
+the server, 1/sigma-GDP for each round that a client takes part in, and g_n is made of what was released. sigma = 0 is
+`pfldyn`: nothing is clipped, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tacit.core import (
+    Client,
+    Cohort,
+    Gaussian,
+    NonPrivate,
+    Observer,
+    Params,
+    Predictor,
+    Release,
+    Reply,
+    Unit,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+)
+from tacit.local.prototypes import Episodes, nearest
+from tacit.methods.pfldyn import State, Update, debiased, stepped
+from tacit.privacy.calibrate import spend
+from tacit.privacy.claimed import clt_epsilon
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
+
+
+@dataclass(frozen=True)
+class PriFedSync:
+    rounds: int = 20  # T, communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    mode: Literal["certified", "paper"] = "certified"
+    sigma: float = 0.45  # noise multiplier; 0: no privacy, which is pfldyn
+    clip: float = 1.0  # C, bound on the update
+    alpha: float = 0.1  # weight of the quadratic term
+    share: bool = True  # scale the step of g by the share of clients that took part
+    local: Episodes = field(default_factory=Episodes)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+        check_number("sigma", self.sigma, at_least=0)
+        check_number("clip", self.clip, above=0)
+        check_number("alpha", self.alpha, above=0)
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("client", "server")
+
+    def init(self, x0: Params) -> State:
+        return State(x0, g=x0.zeros())
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        for t in range(s.round, self.rounds):
+            replies = cohort.ask(train(x=s.x, method=self), cohort.sample(some(self.per_round), t))
+            part = len(replies) / len(cohort.everyone) if self.share else 1.0
+            x, g = stepped(s.x, s.g, mean(r.dx for r in replies), self.alpha, part)
+            s = replace(s, x=x, g=g, round=t + 1)
+            yield s
+
+    def predictor(self, me: Client, s: State) -> Predictor:
+        return nearest(me, s.x)
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        certified = self.sigma and self.mode == "certified"
+        event = Gaussian(self.sigma) if certified else NonPrivate(why(self.sigma))
+        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items() if n]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        q, T = 0.1 * self.local.batch / 500, 300  # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
+        if not self.sigma:
+            return [("certified", math.inf, why(self.sigma))]
+        first, last = (clt_epsilon(self.sigma, t, q, delta=delta) for t in (1, T))
+        return [
+            ("published, round 1", first, f"CLT-GDP, one step a round, q = lambda B/|D| = {q:g}"),
+            (f"published, round {T}", last, "the same"),
+            (f"exact, round {T}", spend(self.sigma, T, q, delta=delta), "PLD of the same model: the CLT is optimistic"),
+            ("certified", math.inf, why(self.sigma)),
+        ]
+
+
+def why(sigma: float) -> str:
+    if not sigma:
+        return "sigma = 0: updates are sent without noise"
+    return f"sigma {sigma:g} on 2C/B, which is not the sensitivity of trained weights; the server knows who took part"
+
+
+@task
+def train(me: Client, x: Params, method: PriFedSync) -> Reply[Update]:
+    g_n: Params = me.kept.get("g", x.zeros())
+    dx = debiased(me, x, g_n, method.alpha, method.local)
+    C, sigma = method.clip, method.sigma
+    if not sigma:
+        return Reply(Update(dx), keep={"g": g_n - method.alpha * dx})
+    if method.mode == "paper":
+        sd = 2 * C * sigma / method.local.batch
+        sent = claimed_gaussian(me, "prifedsync update", dx.clipped(C), sd=sd, why=why(sigma))
+        return Reply(Update(sent), keep={"g": g_n - method.alpha * dx})
+    sent = gaussian_update(me, "prifedsync update", dx, clip=C, z=sigma)
+    return Reply(Update(sent), keep={"g": g_n - method.alpha * sent})
