@@ -1,0 +1,99 @@
+"""sweep: methods over a grid of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tacit.cli.flags import parse
+from tacit.cli.progress import watcher
+from tacit.cli.runs import CompareFlags, common, first_line, run_flags
+from tacit.core import BadInput
+from tacit.methods import METHODS
+from tacit.methods.words import method_from_spec
+from tacit.report.pictures import draw_sweep
+from tacit.report.tables import sweep_table
+from tacit.run.compare import with_common
+from tacit.run.experiment import Experiment
+from tacit.run.sweep import Sweep, Swept, over_from, raw_method, resume_sweep, start_sweep
+
+HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over FIELD=...] [--repeats N] [options]
+
+METHOD is a word such as fedprox or fedprox:mu=0.1; methods: {", ".join(METHODS)}
+FIELD is any number among a method's settings (epsilon, sgd.lr, ...) or the experiment's (clients, delta, ...).
+With one METHOD the options are those of `tacit run METHOD`; with several, those of `tacit compare`.
+Every point is a run of its own. A sweep that was killed goes on with `tacit resume DIR`, which may also be started in
+several processes at once: they share the points that are left.
+
+examples:
+  tacit sweep fedavg --over sgd.lr=0.01,0.03,0.1,0.3 --split label:2 --repeats 3
+  tacit sweep ldp_fl nbafl --over epsilon=1,4,8 --rounds 10
+"""
+OVER = "FIELD=v1,v2,...: a numeric setting and its values; several make a grid"
+Over = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(help=OVER, metavar="FIELD=V1,V2,...")]
+
+
+@dataclass(frozen=True)
+class SweepFlags(CompareFlags):
+    """Flags of ``tacit sweep`` with several methods."""
+
+    over: Over = ()
+
+
+def sweep(args: Sequence[str]) -> None:
+    """Sweep methods over numbers."""
+    if not args or (args[0] in ("-h", "--help")):
+        print(HELP, end="")
+        return
+    words = [arg for n, arg in enumerate(args) if all(not a.startswith("-") for a in args[: n + 1])]
+    if not words:
+        raise BadInput(f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`")
+    plan, out = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
+    with watcher("sweep") as watch:
+        swept = start_sweep(plan, out=out, watch=watch)
+    show(swept)
+
+
+def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
+    """Read the flags of one method, which has all of its own."""
+    default = Experiment(method_from_spec(word))
+    more: list[tuple[str, Any, Any]] = [
+        ("over", Over, field(default=())),
+        ("repeats", Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")], 1),
+    ]
+    about = f"{word}: {first_line(default.method)}"
+    given = parse(run_flags(default, *more), rest, prog=f"tacit sweep {word}", about=about)
+    return Sweep({word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats), given.out
+
+
+def _several(args: Sequence[str]) -> tuple[Sweep, Path | None]:
+    """Read the flags that several methods share."""
+    given = parse(SweepFlags, args, prog="tacit sweep", about="Run several methods over a grid of numbers.")
+    if twice := {m for m in given.methods if given.methods.count(m) > 1}:
+        raise BadInput(f"methods: {', '.join(sorted(twice))} is named more than once")
+    shared = common(given)
+    raw = {word: raw_method(method_from_spec(with_common(word, shared))) for word in given.methods}
+    return Sweep(raw, over_from(given.over), given.setting, given.repeats), given.out
+
+
+def resume(folder: Path) -> None:
+    """Continue a sweep, or help another process with it."""
+    with watcher("resume") as watch:
+        swept = resume_sweep(folder, watch=watch)
+    show(swept)
+
+
+def show(swept: Swept) -> None:
+    """Print the table and draw the picture."""
+    s, repeats = swept.plan.setting, swept.plan.repeats
+    title = f"{s.data}, {s.split}"
+    print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}\n")
+    print(sweep_table(swept.rows) + "\n")
+    for name, why in swept.stopped.items():
+        print(f"{name}: {why}")
+    files = draw_sweep(swept.rows, swept.folder / "sweep", title)
+    print(f"files in {swept.folder}, picture {files[0]}")

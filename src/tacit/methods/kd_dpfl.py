@@ -1,0 +1,216 @@
+"""KD-DPFL (paper 001): a public set with private pseudo-labels takes part in every round, as a special client.
+
+Phase 1 (algorithm 1): the m large clients label the public images. Phase 2 (algorithm 2): every round takes the special
+client and N - 1 of the n general ones, and averages by data volume. Nobody is in both groups and sizes are public, so
+an example pays eps_1 or eps_2, never both: the total is their maximum. With `large_join` a large client pays both.
+`paper`: votes with noise; then weights, never clipped, with noise for eps_pub and eps_pri, while the sum of all of them
+is below eps_2: the ledger says inf. The published formula lacks its sensitivity; 2 C / n_k is taken, as in NbAFL.
+`certified`: pseudo-labels from private moments by default; the special client needs no noise, as its images are public
+and its labels paid for; a general client runs DP-SGD, takes part at most K_max times and pays for its own rounds only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tacit.core import (
+    BadInput,
+    Client,
+    ClientId,
+    Cohort,
+    Everyone,
+    Fixed,
+    NonPrivate,
+    Observer,
+    Params,
+    Release,
+    Reply,
+    Sample,
+    Unit,
+    check_number,
+    check_rounds,
+    mean,
+    task,
+)
+from tacit.data.examples import Examples
+from tacit.local.sgd import SGD
+from tacit.methods.fedavg import Update
+from tacit.methods.fedavg import train as train_openly
+from tacit.methods.moments import Moments, label
+from tacit.methods.pate import Teaching, known_sizes
+from tacit.privacy.calibrate import noise_for
+from tacit.privacy.mechanisms import claimed_gaussian, public_noise
+from tacit.synthesis.moments import lines as moment_lines
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    sizes: dict[str, int] = field(default_factory=dict)  # of the clients that are known
+    labels: Tensor | None = None  # of the public images
+    right: float = 0.0  # share of labels that are right, for the report
+    spent: float = 0.0  # what the paper counts: eps_pub + (N - 1) eps_pri in every round
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class KDDPFL(Teaching):
+    rounds: int = 15  # of phase 2, at most
+    per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
+    mode: Literal["certified", "paper"] = "certified"
+    labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"  # auto: moments if certified, else vote
+    features: str = "auto"  # of the images, for `moments`: hog, colour-hog, dct, raw, or your own as module:function
+    epsilon: float = 8.0  # of every client
+    eps_1: float = 0.0  # of large clients, for the pseudo-labels; 0: epsilon
+    eps_2: float = 0.0  # of general clients, for phase 2; 0: epsilon
+    ratio: float = 0.5  # eps_pri / eps_pub, in paper mode
+    C: float = 1.0  # of the published noise, in paper mode: nothing is clipped to it
+    large_join: bool = False  # large clients take part in phase 2, too
+    K_max: int = 0  # rounds that a general client takes part in, at most; 0: an equal share of all
+    clip: float = 1.0  # of an example's gradient at a general client
+    sgd: SGD = field(default_factory=lambda: SGD(lr=0.5, epochs=2, batch=250))  # local training of general clients
+    special: SGD = field(default_factory=lambda: SGD(epochs=5))  # of the special client
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rounds(self.rounds, self.per_round)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("eps_1", self.eps_1, at_least=0)
+        check_number("eps_2", self.eps_2, at_least=0)
+        check_number("ratio", self.ratio, above=0)
+        check_number("C", self.C, at_least=0)
+        check_number("K_max", self.K_max, at_least=0, whole=True)
+        check_number("clip", self.clip, above=0)
+        if self.mode == "paper" and self.labels not in ("auto", "vote"):
+            raise BadInput(f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote")
+
+    @property
+    def how(self) -> str:
+        """Where pseudo-labels come from."""
+        return self.labels if self.labels != "auto" else "vote" if self.mode == "paper" else "moments"
+
+    @property
+    def budgets(self) -> tuple[float, float]:
+        """eps_1 and eps_2."""
+        return self.eps_1 or self.epsilon, self.eps_2 or self.epsilon
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("example", "clients" if self.how == "vote" else "server")
+
+    def groups(self, sizes: Mapping[ClientId, int]) -> dict[str, list[ClientId]]:
+        large = self.large(sizes)
+        general = [i for i in sizes if i not in large]
+        if not general:
+            raise BadInput(f"m = {self.m}: leaves no general client; sizes:kd-mnist, for one, has 4 large of 53")
+        return {"large": large, "general": general}
+
+    def measured(self, s: State) -> dict[str, float]:
+        return {"pseudo-labels": s.right}
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
+
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        public = self.asked(cohort)
+        if s.labels is None:
+            s = self.phase_1(cohort, s, public)
+            yield s
+        assert s.labels is not None
+        c_pub, (_, eps_2) = Examples(public.x, s.labels), self.budgets
+        plan = self.plan(cohort, s.sizes)
+        K = Counter(i for chosen in plan for i in chosen)
+        for t in range(s.round, self.rounds):
+            if s.spent >= eps_2 or (self.per_round != 1 and not plan[t]):
+                return
+            N = len(plan[t]) + 1
+            eps_pub = eps_2 / self.rounds / (1 + (N - 1) * self.ratio)
+            w_pub = s.x + cohort.own(train_openly(x=s.x, sgd=self.special), c_pub, t).dx
+            if self.mode == "paper":
+                w_pub = public_noise(cohort, w_pub, sd=self.sd(len(c_pub), eps_pub, cohort.delta), t=t)
+            call = train(x=s.x, method=self, eps_pri=self.ratio * eps_pub, K=dict(K), delta=cohort.delta)
+            replies = cohort.ask(call, Sample(tuple(plan[t]), t, Fixed(N - 1)))
+            x = s.x + mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
+            spent = eps_2 * (t + 1) / self.rounds if self.mode == "paper" else 0.0
+            s = replace(s, x=x, spent=spent, round=t + 1)
+            yield s
+
+    def phase_1(self, cohort: Cohort, s: State, public: Examples) -> State:
+        sizes = known_sizes(cohort)
+        large = self.groups(sizes)["large"]
+        if self.how == "moments":
+            unlabelled = Examples(public.x, torch.zeros_like(public.y))
+            classifier = self.moments.classifier(cohort, Sample(tuple(large), 0, Everyone()))
+            labels = cohort.own(label(x=classifier, features=self.features), unlabelled, 0).y
+        else:
+            labels = self.winners(cohort, s.x, large, self.how, self.budgets[0])
+        return replace(s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean()))
+
+    def plan(self, cohort: Cohort, sizes: Mapping[ClientId, int]) -> list[list[ClientId]]:
+        """Return who takes part in each round: any in the paper; else any of those drawn least, at most K_max times."""
+        groups = self.groups(sizes)
+        pool = groups["general"] + groups["large"] * self.large_join
+        fair, taken, plan = self.mode == "certified", Counter[str](), []
+        for t in range(self.rounds):
+            lots = dict(zip(pool, cohort.rng("kd_dpfl", t).permutation(len(pool)), strict=True))
+            free = [i for i in pool if not (fair and self.K_max and taken[i] >= self.K_max)]
+            first = sorted(free, key=lambda i: (fair and taken[i], lots[i]))
+            plan.append(sorted(first[: (self.per_round or len(pool) + 1) - 1]))
+            taken.update(plan[-1])
+        return plan
+
+    @property
+    def moments(self) -> Moments:
+        """What the large clients release for `labels = moments`."""
+        return Moments(epsilon=self.budgets[0], features=self.features)
+
+    def sd(self, n: int, epsilon: float, delta: float) -> float:
+        """The published noise on weights, with the sensitivity that it lacks."""
+        return 2 * self.C / n * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+    def private(self, n: int, K: int, delta: float) -> SGD:
+        """The training of a general client with n examples that takes part K times."""
+        steps, q = self.sgd.private_steps(n), self.sgd.rate(n)
+        return replace(self.sgd, clip=self.clip, z=noise_for(self.budgets[1], K * steps, q, delta=delta))
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        groups, (eps_1, _) = self.groups(sizes), self.budgets
+        pool = groups["general"] + groups["large"] * self.large_join
+        K = math.ceil(self.rounds * ((self.per_round or len(pool) + 1) - 1) / len(pool))
+        K = min(K, self.K_max or K)
+        if self.how == "moments":
+            lines = [line for i in groups["large"] for line in moment_lines(i, self.moments.terms(delta))]
+        else:
+            lines = [self.vote_line(i, self.how, eps_1, max(self.queries, 1), delta) for i in groups["large"]]
+        if self.mode == "paper":
+            why = NonPrivate(NO_CLIPPING)
+            return lines + [Release("weights", "example", i, "server", why, ((0, 0),)) for i in pool]
+        return lines + [line for i in pool if K for line in self.private(sizes[i], K, delta).lines(i, sizes[i], K)]
+
+    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+        return [
+            ("published", max(self.budgets), "max(eps_1, eps_2), where eps_2 adds up over the clients of a round"),
+            ("certified", math.inf, NO_CLIPPING),
+        ]
+
+
+NO_CLIPPING = "no clipping: noise on weights that nothing bounds proves nothing"
+
+
+@task
+def train(me: Client, x: Params, method: KDDPFL, eps_pri: float, K: dict[str, int], delta: float) -> Reply[Update]:
+    if method.mode == "paper":
+        y, _ = method.sgd.fit(me, x)
+        sd = method.sd(me.size, eps_pri, delta)
+        dx = claimed_gaussian(me, "kd_dpfl weights", y, sd=sd, why=NO_CLIPPING) - x
+    else:
+        y, _ = method.private(me.size, K[me.id], delta).fit(me, x)
+        dx = y - x
+    return Reply(Update(dx, me.size))

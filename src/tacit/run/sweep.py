@@ -1,0 +1,212 @@
+"""One or more methods over a grid of numbers, repeated: every point is a run of its own, resumable and shareable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import product
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from tacit import codec
+from tacit import data as data_room
+from tacit.core import BadInput, BudgetReached, Diverged, TacitError, check_choice, check_number
+from tacit.data.examples import Dataset
+from tacit.methods import METHODS, name_of
+from tacit.methods.words import method_from, method_from_spec, validated
+from tacit.run.compare import Row, row, run_all
+from tacit.run.conduct import Nobody, Plan, Run, Watcher
+from tacit.run.experiment import Experiment, Setting
+from tacit.run.rundir import free_folder
+
+FILE = "sweep.json"
+Values = dict[str, int | float]  # of the swept fields, such as {"epsilon": 1, "sgd.lr": 0.1}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one place of the grid."""
+
+    word: str
+    values: Values
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is swept: numeric fields of the methods, or of the setting, over lists of values."""
+
+    methods: dict[str, dict[str, Any]]  # by the word that names it: {"name": "fedprox", "mu": 0.1, ...}
+    over: dict[str, list[int | float]]  # such as {"sgd.lr": [0.01, 0.1]}
+    setting: Setting = field(default_factory=Setting)
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        check_number("repeats", self.repeats, at_least=1, whole=True)
+        if not self.methods:
+            raise BadInput("methods: name at least one, such as fedavg")
+        if not self.over:
+            raise BadInput("over: name at least one field and its values, such as --over sgd.lr=0.01,0.1")
+        for name, values in self.over.items():
+            if not values:
+                raise BadInput(f"over = '{name}=': the list of values is empty; write it like {name}=1,2,4")
+            if len(set(values)) < len(values) or any(math.isnan(v) for v in values):
+                raise BadInput(f"over = '{name}={','.join(map(str, values))}': must be different numbers")
+            for word, raw in self.methods.items():
+                _check_field(name, word, raw)
+
+    def points(self) -> list[Point]:
+        """Return the grid, method by method, the last field moving fastest."""
+        grid = [dict(zip(self.over, values, strict=True)) for values in product(*self.over.values())]
+        return [Point(word, values) for word in self.methods for values in grid]
+
+    def runs_of(self, point: Point) -> list[tuple[str, Experiment]]:
+        """Return the runs of one point as (folder name, experiment), one per repeat."""
+        method, setting = placed(self.methods[point.word], self.setting, point.values)
+        said = "".join(f"-{k}={v:g}" for k, v in point.values.items())
+        seeds = [setting.seed + r for r in range(self.repeats)]
+        name = point.word.replace(":", "-").replace("/", "_") + said
+        return [(f"{name}-s{seed}", Experiment(method, replace(setting, seed=seed))) for seed in seeds]
+
+    def experiments(self) -> list[tuple[str, Experiment]]:
+        """Return every run, repeat by repeat, so that a sweep that is cut short has all points with fewer repeats."""
+        each = [self.runs_of(point) for point in self.points()]
+        return [runs[r] for r in range(self.repeats) for runs in each]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A finished sweep: the results at every point, and what stopped a run before its end."""
+
+    folder: Path
+    plan: Sweep
+    rows: list[tuple[Point, Row]]
+    stopped: dict[str, str]
+
+
+def raw_method(method: Any) -> dict[str, Any]:
+    """Return a method as plain values."""
+    return {"name": name_of(method), **asdict(method)}
+
+
+def numbers(cls: type[Any], prefix: str = "") -> list[str]:
+    """Return the names of all fields of a dataclass that take a number, nested ones too.
+
+    >>> numbers(Experiment)[:2]
+    ['setting.clients', 'setting.seed']
+    """
+    found, hints = [], get_type_hints(cls)
+    for name in (f.name for f in fields(cls)):
+        hint = hints[name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if is_dataclass(hint):
+            found += numbers(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif int in kinds or float in kinds:
+            found.append(prefix + name)
+    return found
+
+
+def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[Any, Setting]:
+    """Return a method and a setting with the swept fields at their values, checked like any other input."""
+    method, moved, known = json.loads(json.dumps(raw)), asdict(setting), numbers(METHODS[raw["name"]])
+    for name, value in values.items():
+        at: Any = method if name in known else moved
+        *parents, last = name.split(".")
+        for parent in parents:
+            at = at[parent]
+        at[last] = value
+    return method_from(method), validated(Setting, moved)
+
+
+def _check_field(name: str, word: str, raw: Mapping[str, Any]) -> None:
+    """Refuse a field that neither the method nor the setting has, or that is not a number."""
+    known = [*numbers(METHODS[raw["name"]]), *numbers(Setting)]
+    if name not in known and name in {*raw, *(f.name for f in fields(Setting))}:
+        raise BadInput(f"over = {name!r}: not a number of {word}; allowed: {', '.join(known)}")
+    check_choice(f"over ({word})", name, known)
+
+
+def over_from(specs: Sequence[str]) -> dict[str, list[int | float]]:
+    """Read ``epsilon=1,4,8`` and its like.
+
+    >>> over_from(["epsilon=1,4.5", "per_round=2"])
+    {'epsilon': [1, 4.5], 'per_round': [2]}
+    """
+    over: dict[str, list[int | float]] = {}
+    for spec in specs:
+        name, equals, text = spec.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise BadInput(f"over = {spec!r}: must be FIELD=v1,v2,... such as epsilon=1,4,8")
+        if name in over:
+            raise BadInput(f"over = {spec!r}: {name} is named more than once")
+        over[name] = [_number(spec, word) for word in text.split(",")] if text.strip() else []
+    return over
+
+
+def _number(spec: str, word: str) -> int | float:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    raise BadInput(f"over = {spec!r}: {word.strip()!r} is not a number")
+
+
+def sweep(
+    methods: str | Sequence[str],
+    over: Mapping[str, Sequence[float]],
+    *,
+    repeats: int = 1,
+    data: str | Dataset = "digits",
+    out: str | Path | None = None,
+    watch: Watcher | None = None,
+    **setting: Any,
+) -> Swept:
+    """Sweep methods, named by words such as ``"fedprox:mu=0.1"``; keywords are those of `Setting`."""
+    words = [methods] if isinstance(methods, str) else list(methods)
+    dataset = data if isinstance(data, Dataset) else None
+    name = data.name if isinstance(data, Dataset) else data
+    raw = {word: raw_method(method_from_spec(word)) for word in words}
+    plan = Sweep(raw, {k: list(v) for k, v in over.items()}, Setting(data=name, **setting), repeats)
+    return start_sweep(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
+
+
+def start_sweep(
+    plan: Sweep, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Swept:
+    """Start a sweep in a new folder."""
+    dataset = dataset or data_room.load(plan.setting.data)
+    for _, experiment in plan.experiments():
+        check_number("rounds", experiment.method.rounds, at_least=1)
+        Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    folder = out or free_folder(Path("runs") / "sweep")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"out = '{folder}': must be a new or an empty folder; `tacit resume` continues a sweep")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
+    except OSError as e:
+        raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
+    return resume_sweep(folder, dataset=dataset, watch=watch)
+
+
+def resume_sweep(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Swept:
+    """Run what is not finished yet. Several processes may share the work; each returns when all of it is done."""
+    plan = read_sweep(folder)
+    dataset = dataset or data_room.load(plan.setting.data)
+    forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
+    stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)
+    rows = [(p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)])) for p in plan.points()]
+    return Swept(folder, plan, rows, {name: str(e) for name, e in stopped.items()})
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Read what a folder sweeps."""
+    try:
+        plan: Sweep = validated(Sweep, json.loads((folder / FILE).read_text()))
+    except (OSError, ValueError, AttributeError) as e:
+        raise BadInput(f"'{folder / FILE}': not a sweep ({e})") from None
+    return plan
