@@ -38,7 +38,7 @@ test: check
 	$(BIN)/pytest
 
 slow: .venv/dev
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow or flower"
 
 clean:
 	rm -rf .venv runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""A small world for conformance tests: six clients of unequal sizes, four features, three classes."""
+"""A small world for conformance tests: six clients of unequal sizes and a public set, four features, three classes."""
 
 import itertools
 import shutil
@@ -13,11 +13,14 @@ from tacit.data.federated import Federation
 from tacit.data.partition import Split
 from tacit.engines.inprocess import Workers
 from tacit.engines.node import Serial, World, no_fault
+from tacit.local.prototypes import Episodes
+from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.models import build
 
 SEED = 7
 SIZES = (6, 9, 12, 15, 18, 21)
+PUBLIC = 8
 
 
 def federation():
@@ -26,9 +29,13 @@ def federation():
     y = rng.integers(0, 3, n)
     x = rng.normal(size=(n, 4)) + np.eye(3, 4)[y]
     examples = Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+    public = np.arange(n, n + PUBLIC)  # belong to nobody
+    y = rng.integers(0, 3, PUBLIC)
+    x = rng.normal(size=(PUBLIC, 4)) + np.eye(3, 4)[y]
+    every = examples.plus(Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(y)))
     edges = [0, *itertools.accumulate(SIZES)]
     rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(edges))
-    return Federation(Dataset("tiny", examples, examples, ("a", "b", "c")), Split(train=rows, test=rows), SEED)
+    return Federation(Dataset("tiny", every, examples, ("a", "b", "c")), Split(rows, rows, public=public), SEED)
 
 
 class Lab:
@@ -61,8 +68,13 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+SETTINGS = {"gfl": {"sgd": SGD(clip=1.0, z=1.0)}}  # so that its clients take part in every round
+SETTINGS |= {name: {"local": Episodes(steps=4)} for name in ("pfldyn", "prifedsync", "cuag")}  # quick ones
+
+
 def small(name, rounds=3):
     """A method of the registry with few rounds, four clients each."""
     cls = METHODS[name]
     names = {f.name for f in fields(cls)}
-    return cls(**{"rounds": rounds} | ({"per_round": 4} if "per_round" in names else {}))
+    usual = {"rounds": rounds, "per_round": 4}
+    return cls(**{k: v for k, v in usual.items() if k in names} | SETTINGS.get(name, {}))

@@ -9,11 +9,17 @@ if TYPE_CHECKING:
     from tacit import data, privacy
     from tacit.run.compare import compare
     from tacit.run.conduct import Run, resume, run
+    from tacit.run.sweep import sweep
 
 __version__ = "0.1.0"
-__all__ = ["Run", "compare", "data", "privacy", "resume", "run"]
+__all__ = ["Run", "compare", "data", "privacy", "resume", "run", "sweep"]
 
-_WHERE = {"Run": "tacit.run.conduct", "resume": "tacit.run.conduct", "compare": "tacit.run.compare"}
+_WHERE = {
+    "Run": "tacit.run.conduct",
+    "resume": "tacit.run.conduct",
+    "compare": "tacit.run.compare",
+    "sweep": "tacit.run.sweep",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,8 @@ HELP = {
     "run": ["METHOD", "EXPERIMENT.toml", "fedavg", "scaffold", "--help"],
     "run fedprox": ["--mu", "--rounds", "--per-round", "--sgd.lr", "--sgd.epochs", "--data", "--split", "--out"],
     "resume": ["DIR"],
+    "sweep": ["METHOD", "FIELD", "--over", "resume"],
+    "sweep fedprox": ["--over", "--repeats", "--mu", "--data", "--out"],
     "compare": ["--rounds", "--repeats", "--sgd.lr", "--data", "--split", "--seed", "--workers", "--out", "fedavg"],
     "privacy": ["--epsilon", "--z", "--q", "--steps", "--paper", "--plot"],
     "privacy ldp_fl": ["--mode", "--epsilon", "--paper", "--plot", "--rounds"],
@@ -60,6 +62,9 @@ HELP = {
     "data": ["list", "get NAME", "check NAME", "mnist", "TACIT_DATA"],
     "split": ["--data", "--split", "--clients", "--seed", "--out", "label:k", "dirichlet:beta"],
     "doctor": ["doctor"],
+    "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
+    "join": ["--server", "--name", "--data", "--budget", "--metrics", "--insecure"],
+    "keys": ["init DIR", "new NAME", "add DIR NAME FILE.pub"],
 }
 
 

@@ -9,9 +9,10 @@ import tacit
 from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BudgetReached
+from tacit.methods.words import method_from_spec
 from tacit.run.conduct import protects, resume
 from tacit.run.cost import predicted
-from tacit.run.experiment import Experiment, Setting, method_from_spec
+from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import RunDir
 
 QUICK = {"clients": 5, "workers": 2, "noise": "seeded"}

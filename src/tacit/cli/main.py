@@ -10,12 +10,17 @@ from tacit import __version__
 
 COMMANDS = {
     "run": ("tacit.cli.runs:run", "run one method and write a run directory"),
-    "resume": ("tacit.cli.runs:resume", "continue a run or a comparison that was stopped or killed"),
+    "resume": ("tacit.cli.runs:resume", "continue a run, a comparison or a sweep that was stopped or killed"),
     "compare": ("tacit.cli.runs:compare", "run several methods side by side; a table and a picture"),
+    "sweep": ("tacit.cli.sweeps:sweep", "run methods over a grid of numbers; a table and a picture"),
+    "serve": ("tacit.cli.sites:serve", "coordinate real sites"),
+    "join": ("tacit.cli.sites:join", "take part as a site, with your own data"),
+    "keys": ("tacit.cli.sites:keys", "certificates for the coordinator, keys for the sites"),
     "privacy": (
         "tacit.cli.privacy:privacy_command",
         "epsilon from noise, noise from epsilon, a method's cost before it runs",
     ),
+    "synth": ("tacit.cli.synths:synth", "a private synthetic copy of a data set, with a certificate"),
     "methods": ("tacit.cli.shows:methods", "list the methods and the networks"),
     "data": ("tacit.cli.shows:data", "list, get or check data sets"),
     "split": ("tacit.cli.shows:split", "draw who holds what"),

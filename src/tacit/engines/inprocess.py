@@ -64,6 +64,7 @@ class Workers(Engine):
     def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
         super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
         self.world, self.sizes, self.public = world, world.federation.sizes(), world.federation.public()
+        self.compress = world.compress
         # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
         self.workers: list[Worker] = []

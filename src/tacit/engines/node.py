@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from tacit.codec import encode, pack, unpack
+from tacit.compress import Compressor
+from tacit.compress.replies import restore, shrink
 from tacit.core import (
     FEDERATION,
     BadInput,
@@ -82,6 +84,7 @@ class World:
     noise: Noise = "seeded"
     delta: float = 1e-5
     approve: Callable[[Ledger], None] = no_limit  # raises where a client's ledger would pass its budget
+    compress: Compressor = field(default_factory=Compressor)  # how updates travel
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -151,7 +154,7 @@ class World:
         store.write_ledger(me.spent)
         if reply.keep is not None:
             store.keep(head.ask, {k: v for k, v in kept.items() if k == POOL} | dict(reply.keep))
-        return Answer(reply.sent, reply.keep is not None, list(me.spent))
+        return Answer(shrink(self.compress, reply.sent, call.args), reply.keep is not None, list(me.spent))
 
     def look(self, head: Head, call: Call[Any]) -> Any:
         """Run a task that only reads, for evaluation: nothing is kept, nothing counts as released."""
@@ -173,9 +176,10 @@ def task_named(name: str) -> Task[Any, Any]:
 
 def unprotected(sent: Any, head: Head) -> list[Release]:
     """Return the ledger line for what leaves a client without a mechanism. Silence is never a guarantee."""
-    bare = [f.name for f in fields(sent) if not may_leave(getattr(sent, f.name))]
+    values = {f.name: getattr(sent, f.name) for f in fields(sent)}
+    bare = [name for name, value in values.items() if not may_leave(value)]
     task = head.ask.partition("@")[0]
-    if not fields(sent):
+    if all(isinstance(value, PublicInt | PublicFloat) for value in values.values()):
         event: NonPrivate | Nothing = Nothing()
     elif bare:
         event = NonPrivate(f"{task} sends {', '.join(bare)} to the server without noise")
@@ -232,6 +236,7 @@ class Engine(ABC):
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
         self.public: Examples | None = None
+        self.compress = Compressor()
         self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
         self.on_answer: Callable[[int, int], None] = lambda done, of: None
 
@@ -267,7 +272,8 @@ class Engine(ABC):
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
-        return Replies(ask, of, {i: answer.sent for i, answer in got.items()}, failed)
+        sent = {i: restore(self.compress, answer.sent, call.args) for i, answer in got.items()}
+        return Replies(ask, of, sent, failed)
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
         """Evaluate something at clients; read-only, and outside the experiment's traffic and ledger."""
@@ -285,7 +291,7 @@ class Engine(ABC):
 
     def afford(self, line: Release) -> None:
         """Stop the run if a release would pass the budget: to be asked before the clients are."""
-        self.approve(Ledger(r for r in self.ledger if r.owner == FEDERATION).plus(line))
+        self.approve(Ledger(r for r in self.ledger if r.owner in (FEDERATION, line.owner)).plus(line))
 
     def release(self, line: Release) -> None:
         """Write a release of the server's own, unless it would pass the budget; for mechanisms, before they draw."""
@@ -329,7 +335,7 @@ class Serial(Engine):
 
     def __init__(self, world: World, fault: Fault = no_fault) -> None:
         super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world, self.public = world, world.federation.public()
+        self.world, self.public, self.compress = world, world.federation.public(), world.compress
         world.model.to(world.device)
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:

@@ -16,9 +16,9 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.methods import name_of
+from tacit.methods.words import method_from_spec, validated
 from tacit.run.conduct import Nobody, Plan, Run, Watcher
-from tacit.run.experiment import Experiment, Setting, method_from_spec, validated
+from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import Busy, RunDir, free_folder
 
 FILE = "comparison.json"
@@ -62,6 +62,8 @@ class Row:
     own_data: list[float]  # mean over clients, of each on its own test data
     personal: bool
     epsilon: dict[str, float]
+    protects: str  # the key of the epsilon that its guarantee is about
+    measured: dict[str, list[float]]  # what the method measures of itself, between 0 and 1
     megabytes_up: float
     seconds: float
     why: str
@@ -151,9 +153,10 @@ def run_all(
 
 
 def _run_one(directory: RunDir, experiment: Experiment, dataset: Dataset, watch: Watcher) -> None:
+    directory.folder.mkdir(parents=True, exist_ok=True)
     directory.lock()  # before anything is looked at: what another process has begun by then is seen
     try:
-        watch.begin(f"{name_of(experiment.method)}, seed {experiment.setting.seed}", experiment.method.rounds)
+        watch.begin(directory.folder.name, experiment.method.rounds)
         plan = Plan.of(experiment, dataset)
         if not directory.begun:
             directory.begin(plan.experiment)
@@ -173,13 +176,17 @@ def read_comparison(folder: Path) -> Comparison:
 
 def row(word: str, runs: Sequence[Run]) -> Row:
     """Return the results of one method over its repeats."""
-    finals, lines = [r.final for r in runs], [r.metrics for r in runs]
+    lines = [r.metrics for r in runs]
+    finals = [r.final for r in runs if r.final]  # none where a run stopped before its first round was over
+    first = finals[0] if finals else {}
     return Row(
         method=word,
         accuracy=[f["accuracy"] for f in finals],
         own_data=[f["own_data"].get("mean", float("nan")) for f in finals],
-        personal=finals[0]["personal"],
-        epsilon={k: max(f["epsilon"][k] for f in finals) for k in finals[0]["epsilon"]},
+        personal=first.get("personal", False),
+        epsilon={k: max(f["epsilon"][k] for f in finals) for k in first.get("epsilon", {})},
+        protects=first.get("protects", ""),
+        measured={k: [f["measured"][k] for f in finals] for k in first.get("measured", {})},
         megabytes_up=float(np.mean([sum(x["bytes_up"] for x in m) for m in lines])) / 1e6,
         seconds=float(np.mean([sum(x["seconds"] for x in m) for m in lines])),
         why=runs[0].why,

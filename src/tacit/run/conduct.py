@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,8 @@ import torch
 
 from tacit import data as data_room
 from tacit import privacy
-from tacit.core import BadInput, Observer, Unit, params_of, some
+from tacit.compress import Compressor
+from tacit.core import BadInput, ClientId, Ledger, Observer, Unit, params_of, some
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.partition import clients_of
@@ -25,10 +26,11 @@ from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
 from tacit.methods import name_of
+from tacit.methods.words import method_from_spec
 from tacit.models import build, choose
 from tacit.run.drive import drive
 from tacit.run.evaluate import evaluate
-from tacit.run.experiment import Experiment, Setting, method_from_spec
+from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import RunDir, free_folder
 
 
@@ -146,14 +148,15 @@ class Plan:
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
         if getattr(experiment.method, "pooled", False):
             federation = federation.pooled()
+        _check_groups(experiment.method, federation, s.split)
         if getattr(experiment.method, "per_round", 0) > len(federation.everyone):
             raise BadInput(
                 f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
                 "the number of clients"
             )
-        experiment = replace(experiment, method=calibrated(experiment.method, federation, s))
+        experiment = replace(experiment, method=calibrated(experiment.method, federation.sizes(), s))
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
-        _warn_of_delta(s.delta, federation)
+        warn_of_delta(s.delta, federation.sizes())
         resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
         device = _device(s.device)
         workers = processors() if s.workers == "auto" else s.workers
@@ -162,11 +165,17 @@ class Plan:
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""
-        directory.lock()
-        setting, (unit, observer) = self.experiment.setting, protects(self.experiment.method)
-        approve = partial(privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta)
+        return conduct(self, directory, watch)
+
+    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
+        """Return clients in processes of this machine."""
+        return make_engine(self.world(directory, approve), self.workers)
+
+    def world(self, directory: RunDir, approve: Callable[[Ledger], None]) -> World:
+        """Return what a process needs to be any client; they keep the budget, where it is against the server."""
+        setting, (_, observer) = self.experiment.setting, protects(self.experiment.method)
         at_clients = {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
-        world = World(
+        return World(
             self.federation,
             self.model,
             setting.seed,
@@ -174,37 +183,61 @@ class Plan:
             self.device,
             setting.noise,
             setting.delta,
+            compress=Compressor.of(setting.compress),
             **at_clients,
         )
-        x0 = params_of(self.model)
-        try:
-            with closing(make_engine(world, self.workers)) as engine:
-                engine.approve = approve
-                self._rounds(engine, directory, watch, self.experiment.method.init(x0))
-        finally:
-            directory.unlock()
-        return Run(directory.folder)
 
-    def _rounds(self, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
-        saved, accepted = directory.checkpoint() or (s, {})
-        if not _alike(saved, s):
-            raise BadInput(f"'{directory.folder}': its checkpoint is not of the method and network in config.toml")
-        s = saved
-        engine.restore(accepted, directory.ledger())  # a kill before the first checkpoint leaves releases, too
-        directory.drop_metrics_after(s.round)
-        engine.on_release, engine.on_answer = directory.record, watch.answered
-        recorder = Recorder(self, engine, directory, watch)
-        try:
-            drive(self.experiment.method, engine, s, on_step=recorder.step)
-        finally:  # however it ends, the model is that of the last checkpoint
-            directory.save_model((recorder.last or s).x)
+    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+        """Evaluate on the test set."""
+        return evaluate(self.experiment.method, s, engine, self.federation, max(1, self.workers)).line()
+
+
+class Venue(Protocol):
+    """Where an experiment takes place: who answers, and how a state is measured."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def model(self) -> torch.nn.Module: ...
+    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine: ...
+    def scores(self, s: Any, engine: Engine) -> dict[str, Any]: ...
+
+
+def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
+    """Run from the last checkpoint, or from the start, to the end."""
+    directory.lock()
+    setting, (unit, observer) = venue.experiment.setting, protects(venue.experiment.method)
+    approve = partial(privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta)
+    x0 = params_of(venue.model)
+    try:
+        with closing(venue.engine(directory, approve)) as engine:
+            engine.approve = approve
+            _rounds(venue, engine, directory, watch, venue.experiment.method.init(x0))
+    finally:
+        directory.unlock()
+    return Run(directory.folder)
+
+
+def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
+    saved, accepted = directory.checkpoint() or (s, {})
+    if not _alike(saved, s):
+        raise BadInput(f"'{directory.folder}': its checkpoint is not of the method and network in config.toml")
+    s = saved
+    engine.restore(accepted, directory.ledger())  # a kill before the first checkpoint leaves releases, too
+    directory.drop_metrics_after(s.round)
+    engine.on_release, engine.on_answer = directory.record, watch.answered
+    recorder = Recorder(venue, engine, directory, watch)
+    try:
+        drive(venue.experiment.method, engine, s, on_step=recorder.step)
+    finally:  # however it ends, the model is that of the last checkpoint
+        directory.save_model((recorder.last or s).x)
 
 
 @dataclass
 class Recorder:
     """Measures each round, writes its line, and saves the state."""
 
-    plan: Plan
+    venue: Venue
     engine: Engine
     directory: RunDir
     watch: Watcher
@@ -213,16 +246,20 @@ class Recorder:
 
     def step(self, s: Any) -> None:
         """Evaluate and save a new state. Metrics first: a line without its checkpoint is dropped on resume."""
-        method, setting = self.plan.experiment.method, self.plan.experiment.setting
+        if s.round == 0:  # a step on the way to the first round
+            self._save(s)
+            return
+        method, setting = self.venue.experiment.method, self.venue.experiment.setting
         seconds = time.perf_counter() - self.since
         due = s.round % setting.eval_every == 0 or s.round >= method.rounds
-        parts = max(1, self.plan.workers)
-        scores = evaluate(method, s, self.engine, self.plan.federation, parts).line() if due else {}
+        scores = self.venue.scores(s, self.engine) if due else {}
         line = {
             "round": s.round,
             "accuracy": None,
             "loss": None,
             **scores,
+            **({"measured": method.measured(s)} if hasattr(method, "measured") else {}),
+            **({"groups": self._groups(s)} if hasattr(method, "groups") else {}),
             "epsilon": self._epsilon(setting.delta, last=s.round >= method.rounds),
             "protects": "/".join(protects(method)),
             "bytes_up": self.engine.bytes_up,
@@ -231,11 +268,24 @@ class Recorder:
             **({"failed": self.engine.failed} if self.engine.failed else {}),
         }
         self.directory.add_metrics(line)
-        self.directory.save(s, self.engine.snapshot())
-        self.engine.mark_saved()
+        self._save(s)
         self.watch.finished_round(line, method.rounds)
         self.engine.bytes_up = self.engine.bytes_down = 0
-        self.engine.failed, self.last, self.since = {}, s, time.perf_counter()
+        self.engine.failed, self.since = {}, time.perf_counter()
+
+    def _save(self, s: Any) -> None:
+        self.directory.save(s, self.engine.snapshot())
+        self.engine.mark_saved()
+        self.last = s
+
+    def _groups(self, s: Any) -> dict[str, dict[str, float]]:
+        """Return, for the groups of clients that a method tells apart, how many there are and what they have spent."""
+        method, delta = self.venue.experiment.method, self.venue.experiment.setting.delta
+        unit, observer = protects(method)
+        quick = s.round < method.rounds
+        spent = privacy.by_owner(self.engine.ledger, unit=unit, observer=observer, delta=delta, quick=quick)
+        groups = {name: [spent.get(i, math.inf) for i in ids] for name, ids in method.groups(s.sizes).items() if ids}
+        return {name: {"clients": len(each), "epsilon": max(each)} for name, each in groups.items()}
 
     def _epsilon(self, delta: float, *, last: bool) -> dict[str, float]:
         """Return epsilon for every unit and observer: an upper bound on the way, the refined certificate at the end."""
@@ -253,13 +303,13 @@ def protects(method: Any) -> tuple[Unit, Observer]:
     return whom
 
 
-def calibrated(method: Any, federation: Federation, setting: Setting) -> Any:
+def calibrated(method: Any, sizes: Mapping[ClientId, int], setting: Setting) -> Any:
     """Return the method with the noise multiplier that its ``sgd.epsilon`` asks for, for the client that pays most."""
     sgd = getattr(method, "sgd", None)
     if sgd is None or not sgd.epsilon:
         return method
-    times = participations(federation.everyone, getattr(method, "per_round", 0), method.rounds, setting.seed)
-    bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in federation.sizes().items() if times[c]}
+    times = participations(tuple(sizes), getattr(method, "per_round", 0), method.rounds, setting.seed)
+    bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in sizes.items() if times[c]}
     z = sgd.z
     for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
         if z == 0 or privacy.spend(z, steps, q, delta=setting.delta) > sgd.epsilon:
@@ -281,13 +331,21 @@ def _alike(saved: Any, fresh: Any) -> bool:
     return shapes[0] == shapes[1]
 
 
-def _warn_of_delta(delta: float, federation: Federation) -> None:
+def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
     """Say that a delta of 1/n or more allows to publish a whole record now and then."""
-    smallest = min(federation.sizes().values())
+    smallest = min(sizes.values())
     if delta >= 1 / smallest:
         print(
             f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client", file=sys.stderr
         )
+
+
+def _check_groups(method: Any, federation: Federation, split: str) -> None:
+    """Refuse a split without the public set or the kinds of clients that a method needs."""
+    if getattr(method, "needs_public", False) and federation.split.public is None:
+        raise BadInput(f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it")
+    if hasattr(method, "groups"):
+        method.groups(federation.sizes())
 
 
 def _device(wanted: str) -> str:

@@ -63,6 +63,9 @@ class Server(Engine):
     def exchange(self, kind, call, heads):
         raise NotImplementedError
 
+    def own(self, call, data, round):
+        raise NotImplementedError
+
     def close(self):
         pass
 

@@ -30,6 +30,8 @@ from tacit.privacy.mechanisms import (
     gaussian_mean,
     gaussian_update,
     laplace,
+    noisy_counts,
+    noisy_votes,
 )
 from tacit.privacy.noise import FromSeed, normal_like
 
@@ -72,6 +74,9 @@ def certificate(ledger, unit="example", observer="server", relation="add/remove"
 
 class Server(Engine):
     def exchange(self, kind, call, heads):
+        raise NotImplementedError
+
+    def own(self, call, data, round):
         raise NotImplementedError
 
     def close(self):
@@ -202,6 +207,35 @@ def test_discrete_laplace(holds):
     trial(True, 0, ledger)
     got = holds(trial, certificate(ledger), gaussian=False)
     assert got.bound > got.certified / 2
+
+
+def test_votes_of_sub_teachers(holds):
+    """The canary moves one vote from the first class to the second, on each of four queries."""
+    ledger = Ledger()
+
+    def trial(present, run, spent=None):
+        counts = np.array([[5.0 - present, 5.0 + present, 0.0]] * 4)
+        noisy = noisy_counts(me_(run, present, spent=spent), "votes", counts, scale=2.0, kind="gaussian").value
+        return float((noisy[:, 1] - noisy[:, 0]).sum())
+
+    trial(True, 0, ledger)
+    got = holds(trial, certificate(ledger))
+    assert got.certified == pytest.approx(gdp_epsilon(math.sqrt(2), DELTA))
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("gaussian", 2.0), ("laplace", 2.0)])
+def test_noisy_max(holds, kind, scale):
+    """Only the winners are seen, which hide more than the noisy counts that are accounted for."""
+
+    def trial(present, run):
+        server = Server(["0", "1"], 2 * run + present)
+        votes = {"0": np.array([[0.0, 1.0]] * 4), "1": np.array([[1.0, 0.0], [0.0, 1.0]][present : present + 1] * 4)}
+        replies = Replies("t.vote@0", server.sample(Everyone(), 0), votes, {})
+        won = noisy_votes(server, replies, votes["0"] + votes["1"], scale=scale, kind=kind)
+        return float(won.sum()), server.ledger
+
+    certified = certificate(trial(True, 0)[1], "client", "clients")
+    holds(lambda present, run: trial(present, run)[0], certified, gaussian=False, worst=False)
 
 
 def test_exponential(holds):

@@ -1,0 +1,286 @@
+"""The coordinator's end of Flower: its server as a process on loopback, the gate before it, and a grid to send with.
+
+Flower's server (SuperLink) does the transport, the registry of nodes and the bookkeeping of the run. It is started in
+the isolation mode in which the server program is somebody else's process: this one. The bundle that Flower wants with
+every run holds no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+
+from tacit import __version__
+from tacit.apps.gate import Gate
+from tacit.apps.grid import PatientGrid
+from tacit.apps.keys import public_pems
+from tacit.core import TacitError
+from tacit.engines.flower import Facts, letter, opened, packed, post
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+START = 60.0  # seconds that Flower may take to start
+GREETING = 30.0  # seconds that a site may take to answer a greeting
+RESTARTS = 5
+SUPERLINK = (
+    "import sys; from flwr.supercore.app_utils import start_parent_process_monitor as watch;"
+    "watch(int(sys.argv.pop(1)));"
+    "from flwr.superlink.cli.flower_superlink import flower_superlink; flower_superlink()"
+)
+BUNDLE = f"""
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "tacit"
+version = "{__version__}"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tacit"
+[tool.flwr.app.components]
+serverapp = "tacit.apps.cluster:server"
+clientapp = "tacit.apps.cluster:client"
+[tool.flwr.app.config]
+experiment = ""
+out = ""
+"""
+log = logging.getLogger("tacit.link")
+
+
+class LinkLost(TacitError):
+    """Flower's server ended and could not be started again."""
+
+
+@dataclass
+class Link:
+    """Everything of Flower's that a coordinator needs, for the time of a run."""
+
+    folder: Path  # for Flower's files
+    host: str
+    port: int
+    keys: Path | None  # the coordinator's keys; None: without TLS and keys, on loopback
+    limit: int  # bytes of one message
+    deadline: float = 600.0  # seconds for one answer
+    grid: PatientGrid = field(init=False)
+    gate: Gate = field(init=False)
+    _process: subprocess.Popen[bytes] = field(init=False)
+    _registered: dict[str, int] = field(init=False, default_factory=dict)  # nodes by name
+    _facts: dict[int, Facts] = field(init=False, default_factory=dict)
+    _closing: threading.Event = field(init=False, default_factory=threading.Event)
+
+    def __enter__(self) -> Link:
+        """Start Flower and the gate, register the sites, and take up the run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        os.environ.update(QUIET)
+        os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost,::1"]))
+        for old in self.folder.glob("superlink.db*"):
+            old.unlink()
+        self.inside, self.secret = f"127.0.0.1:{_free_port()}", secrets.token_bytes(32)
+        with os.fdopen(os.open(self.folder / "secret", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+            f.write(self.secret)
+        self._start()
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
+        pems = public_pems(self.keys) if self.keys else {}
+        scheme = "https" if self.keys else "http"
+        self.gate = Gate(
+            f"{scheme}://{self.inside}",
+            keys=pems.values() if self.keys else None,
+            limit=self.limit,
+            ca=self.keys / "ca.crt" if self.keys else None,
+        )
+        with self._client(ControlHttpClient) as control:
+            for name, pem in pems.items():
+                answer = control.RegisterNode(RegisterNodeRequest(public_key=pem, name=name))
+                self._registered[name] = answer.node_id
+            control.StartRun(StartRunRequest(fab=Fab(content=bundle())))
+        self._take_up_run()
+        threading.Thread(target=self._watch, name="superlink", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        certificate = (self.keys / "server.crt", self.keys / "server.key") if self.keys else None
+        self._server = self.gate.serve(self.host, self.port, certificate)
+
+    def _start(self) -> None:
+        """Start Flower's server and wait until it answers."""
+        host, _, port = self.inside.rpartition(":")
+        tls = ["--insecure"]
+        if self.keys:
+            files = {"certfile": "server.crt", "keyfile": "server.key", "ca-certfile": "ca.crt"}
+            tls = [word for k, v in files.items() for word in (f"--ssl-{k}", str(self.keys / v))]
+            tls.append("--enable-supernode-auth")
+        command = [sys.executable, "-c", SUPERLINK, str(os.getpid()), "--host", host, "--port", port, *tls]
+        command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
+        command += ["--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"]
+        env = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "home")}
+        with (self.folder / "superlink.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+            )
+        (self.folder / "superlink.pid").write_text(str(self._process.pid))
+        self._await_start()
+
+    def _await_start(self) -> None:
+        end = time.monotonic() + START
+        with httpx.Client(verify=False, trust_env=False) as probe:  # is it there? nothing is sent
+            while self._process.poll() is None and time.monotonic() < end:
+                try:
+                    probe.get(f"{'https' if self.keys else 'http'}://{self.inside}/health")
+                    return
+                except httpx.TransportError:
+                    time.sleep(0.1)
+        self._process.kill()
+        raise LinkLost(f"Flower's server did not start; see {self.folder / 'superlink.log'}")
+
+    def _client(self, cls: Any, *interceptors: Any) -> Any:
+        ca = (self.keys / "ca.crt").read_bytes() if self.keys else None
+        version = RuntimeVersionHttpInterceptor(component_name="tacit")
+        return cls.from_server_address(self.inside, self.keys is None, ca, [version, *interceptors])
+
+    def _take_up_run(self) -> None:
+        """Claim the run's server program for this process, and open the grid."""
+        method = "/flwr.proto.Runtime/AcquireTask"
+        signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[method])
+        with self._client(RuntimeHttpClient, signed) as runtime:
+            claim = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+        ca = (self.keys / "ca.crt").read_bytes() if self.keys else None
+        self.grid = PatientGrid(self.inside, self.keys is None, ca, token=claim.token)
+        self.grid.deadline = self.deadline
+        self.grid._retry_invoker.max_time = START
+        given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        self.grid.set_run(run_from_proto(given.run))
+
+    def _watch(self) -> None:
+        """Start Flower's server again if it ends; its database has the run, the nodes and the messages."""
+        for _ in range(RESTARTS):
+            self._process.wait()
+            if self._closing.is_set():
+                return
+            log.warning("Flower's server ended with %s; it is started again", self._process.returncode)
+            try:
+                self._start()
+            except LinkLost as e:
+                log.error("%s", e)
+                return
+
+    def _beat(self) -> None:
+        """Tell Flower that the server program lives."""
+        while not self._closing.wait(10.0):
+            try:
+                self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            except (httpx.HTTPError, RuntimeError) as e:
+                log.warning("no heartbeat: %s", e)
+
+    def nodes(self) -> dict[str, int]:
+        """Return the nodes of all sites that are connected, by name; with keys, a name is bound to its key."""
+        try:
+            online = set(self.grid.get_node_ids())
+        except httpx.TransportError:
+            return {}
+        if self.keys:
+            return {name: node for name, node in self._registered.items() if node in online}
+        self.greet(online - self._facts.keys())
+        return {facts.name: node for node, facts in self._facts.items() if node in online}
+
+    def greet(self, nodes: set[int]) -> dict[int, Facts]:
+        """Ask nodes who they are and what their data look like; who does not answer well is left out."""
+        hello = letter("hello", {}, packed(b""))
+        for node, answer in post(self.grid, dict.fromkeys(nodes, hello), GREETING):
+            try:
+                self._facts[node] = _facts(answer)
+            except (TacitError, ValueError, TypeError, KeyError) as e:
+                log.warning("node %s: %s", node, e)
+        return {node: self._facts[node] for node in nodes if node in self._facts}
+
+    def __exit__(self, *failure: object) -> None:
+        """End the run and every process."""
+        self._closing.set()
+        if hasattr(self, "grid"):
+            self.grid._retry_invoker.max_tries = 1
+            status = "completed" if failure[:1] == (None,) else "failed"
+            with contextlib.suppress(httpx.HTTPError, RuntimeError):
+                self.grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status))
+            self.grid.close()
+        if hasattr(self, "_server"):
+            self._server.should_exit = True
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _facts(answer: Any) -> Facts:
+    if isinstance(answer, str):
+        raise ValueError(answer)
+    _, about, _ = opened(answer, 1 << 20)
+    given: Mapping[str, Any] = about["facts"]
+    facts = Facts(
+        name=str(given["name"]),
+        version=str(given["version"]),
+        shape=tuple(int(n) for n in given["shape"]),
+        classes=tuple(str(c) for c in given["classes"]),
+        mean=tuple(float(v) for v in given["mean"]),
+        std=tuple(float(v) for v in given["std"]),
+        examples=int(given["examples"]),
+        tests=int(given["tests"]),
+    )
+    if facts.version != __version__:
+        raise ValueError(f"{facts.name} runs tacit {facts.version}: must be {__version__}, as here")
+    return facts
+
+
+def bundle() -> bytes:
+    """Return the app bundle that Flower wants with a run: a description and no code, always the same bytes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as z:
+        z.writestr(zipfile.ZipInfo("pyproject.toml"), BUNDLE)
+    return made.getvalue()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,157 @@
+"""The coordinator: waits for its sites, conducts the experiment with them, and can go on after a kill."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tacit import data
+from tacit.apps.keys import register_of
+from tacit.apps.link import Link
+from tacit.codec import write_atomically
+from tacit.core import BadInput, ClientId, TooFewReplies
+from tacit.data.examples import Examples
+from tacit.engines.flower import Charter, Facts, Sites
+from tacit.methods import name_of
+from tacit.methods.words import validated
+from tacit.run.conduct import Run, Watcher, conduct
+from tacit.run.experiment import Experiment
+from tacit.run.rundir import RunDir, free_folder
+from tacit.run.sites import AtSites
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a coordinator deals with its sites."""
+
+    host: str
+    port: int
+    keys: Path | None  # None: without TLS and keys
+    wait_for: int  # sites; 0: all
+    patience: float  # seconds to wait for them
+    deadline: float  # seconds for an answer
+    limit: int  # bytes of a message
+    public: str | None  # data that belong to nobody, for methods that use some
+
+
+@dataclass(frozen=True)
+class Roll:
+    """Who takes part in a run, by client number; kept in the run directory, so that a resumed run is the same."""
+
+    run: str
+    sites: dict[ClientId, str]
+    facts: dict[ClientId, Facts]
+
+
+def serve(experiment: Experiment, out: Path | None, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
+    """Start an experiment with sites in a new run directory."""
+    folder = out or free_folder(Path("runs") / f"{name_of(experiment.method)}-sites-s{experiment.setting.seed}")
+    if RunDir(folder).begun:
+        raise BadInput(f"out = '{folder}': there is a run already; `tacit serve {folder}` continues it")
+    names = list(register_of(terms.keys)) if terms.keys else None
+    if names == []:
+        raise BadInput(f"keys = '{terms.keys}': no site is registered; `tacit keys add` registers one")
+    folder.mkdir(parents=True, exist_ok=True)
+    with Link(folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline) as link:
+        say(_listening(terms, folder))
+        facts = gather(link, names, experiment.setting.clients, terms, say)
+        roll = enrol(names or sorted(facts), facts)
+        venue = _venue(experiment, roll, link, terms)
+        directory = RunDir.create(folder, venue.experiment)
+        write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
+        return _conduct(venue, directory, watch, link, say)
+
+
+def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
+    """Continue a run with sites from its last checkpoint."""
+    directory, roll = RunDir.open(folder), read_roll(folder)
+    with Link(folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline) as link:
+        say(_listening(terms, folder))
+        gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
+        return _conduct(_venue(directory.experiment(), roll, link, terms), directory, watch, link, say)
+
+
+def _conduct(venue: AtSites, directory: RunDir, watch: Watcher, link: Link, say: Callable[[str], None]) -> Run:
+    made: list[Sites] = []
+    open = venue.open
+
+    def remembered(charter: Charter) -> Sites:
+        made.append(open(charter))
+        return made[0]
+
+    done = conduct(replace(venue, open=remembered), directory, watch)
+    down, up = made[0].carried_down, made[0].carried_up
+    wire = f"{link.gate.bytes_out:,} bytes down for {down:,} of calls, {link.gate.bytes_in:,} up for {up:,} of answers"
+    say(f"on the wire: {wire}")
+    return done
+
+
+def _listening(terms: Terms, folder: Path) -> str:
+    how = "TLS and keys" if terms.keys else "no TLS, no keys"
+    return f"listening on {terms.host}:{terms.port} ({how}); files in {folder}"
+
+
+def gather(
+    link: Link, names: list[str] | None, clients: int, terms: Terms, say: Callable[[str], None]
+) -> dict[str, Facts]:
+    """Wait until enough sites have connected and said what their data look like."""
+    expected = len(names) if names is not None else clients
+    wanted, end = min(terms.wait_for or expected, expected), time.monotonic() + terms.patience
+    seen: dict[str, Facts] = {}
+    while len(seen) < wanted:
+        online = {name: node for name, node in link.nodes().items() if names is None or name in names}
+        fresh = {node: name for name, node in online.items() if name not in seen}
+        for node, facts in link.greet(set(fresh)).items():
+            if facts.name != fresh[node]:
+                raise BadInput(f"name = {facts.name!r}: comes with the key of {fresh[node]!r}")
+            seen[facts.name] = facts
+            say(f"{facts.name} has joined ({len(seen)} of {expected}): {facts.examples:,} examples")
+        if len(seen) < wanted and time.monotonic() > end:
+            raise TooFewReplies(f"{len(seen)} of {wanted} sites connected within {terms.patience:g} s")
+        time.sleep(0.1)
+    return seen
+
+
+def enrol(names: list[str], facts: dict[str, Facts]) -> Roll:
+    """Number the sites in the order of their names."""
+    width = len(str(len(names) - 1))
+    sites = {f"{i:0{width}d}": name for i, name in enumerate(sorted(names))}
+    return Roll(secrets.token_hex(16), sites, {i: facts[name] for i, name in sites.items() if name in facts})
+
+
+def _file(folder: Path) -> Path:
+    return folder / "sites.json"
+
+
+def read_roll(folder: Path) -> Roll:
+    """Read who takes part in a run."""
+    try:
+        raw = json.loads(_file(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise BadInput(f"'{folder}': not a run with sites (no sites.json); `tacit resume` continues others") from None
+    roll: Roll = validated(Roll, raw, "sites.json")
+    return roll
+
+
+def _venue(experiment: Experiment, roll: Roll, link: Link, terms: Terms) -> AtSites:
+    return AtSites.of(
+        experiment,
+        roll.facts,
+        len(roll.sites),
+        open=partial(_open, link, roll, terms),
+        run=roll.run,
+        public=_public(terms.public),
+    )
+
+
+def _open(link: Link, roll: Roll, terms: Terms, charter: Charter) -> Sites:
+    return Sites(link.grid, roll.sites, charter, nodes=link.nodes, deadline=terms.deadline, limit=terms.limit)
+
+
+def _public(name: str | None) -> Examples | None:
+    return None if name is None else data.load(name).train

@@ -1,0 +1,251 @@
+"""A site: its own data, its own memory, its own budget, and a say in everything that it is asked.
+
+It runs the installed package and nothing else: it speaks Flower's Fleet API, as Flower's own node does, but never
+fetches the code that Flower can ship with a run. The server's word is checked, not trusted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+
+from tacit import __version__, privacy
+from tacit.codec import encode, pack, unpack, write_atomically
+from tacit.compress import Compressor
+from tacit.core import (
+    BadInput,
+    Call,
+    ClientId,
+    Ledger,
+    Noise,
+    NonPrivate,
+    Release,
+    TacitError,
+    Task,
+    check_choice,
+    params_of,
+)
+from tacit.data.examples import Dataset
+from tacit.data.partition import Split
+from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
+from tacit.engines.node import Answer, Head, World, check_finite
+from tacit.engines.store import ClientStore, read_ledger
+from tacit.methods.words import validated
+from tacit.models import build
+from tacit.privacy.mechanisms import discrete_laplace
+from tacit.run.sites import MEASURES, Tally, holding
+
+log = logging.getLogger("tacit.site")
+
+
+class Refused(BadInput):
+    """The site will not do what it is asked."""
+
+
+@dataclass
+class Site:
+    """What a site has, and how far it lets the server go."""
+
+    name: str
+    dataset: Dataset
+    folder: Path  # its memory of all runs
+    part: Split | None = None  # the rows of the data set that are its own; None: all
+    budget: float = math.inf  # of epsilon, against the server, over all runs together
+    delta: float = 1e-5
+    noise: Noise = "os"
+    metrics: float = math.inf  # epsilon of each report about its test data; infinite: exact; 0: no reports
+    model: str | None = None  # a network of its own, as module:Class, that the server may ask for
+    limit: int = 1 << 30
+    _worlds: dict[Charter, World] = field(default_factory=dict)
+
+    def facts(self) -> Facts:
+        """Say what is public about this site."""
+        d, p = self.dataset, self.part
+        sizes = (len(p.train[0]), len(p.test[0])) if p else (len(d.train), len(d.test))
+        return Facts(self.name, __version__, d.shape, d.classes, d.mean, d.std, *sizes)
+
+    def reply(self, content: RecordDict) -> RecordDict:
+        """Answer a letter, or say why not; whatever is in it, the site goes on."""
+        try:
+            kind, about, blob = opened(content, self.limit)
+            if kind == "hello":
+                return letter("answer", {"facts": asdict(self.facts())}, packed(b""))
+            check_choice("message kind", kind, ("hello", "ask", "look"))
+            charter = validated(Charter, _dict(about, "charter"), "charter")
+            head = validated(Head, _dict(about, "head"), "head")
+            answer = self.answer(kind, charter, head, blob)
+            return letter("answer", {"ask": head.ask}, packed(answer))
+        except TacitError as e:
+            log.warning("refused: %s", e)
+            return letter("refused", {"why": f"refused: {e}"}, packed(b""))
+        except Exception as e:  # the words of an unforeseen error might hold data, so they stay here
+            log.exception("failed")
+            return letter("refused", {"why": f"failed with {type(e).__name__}; see the site's log"}, packed(b""))
+
+    def answer(self, kind: str, charter: Charter, head: Head, blob: bytes) -> bytes:
+        """Do one request, if it is in order."""
+        call = unpack(blob, known=True)
+        if not isinstance(call, Call):
+            raise BadInput("message: not a call")
+        world = self._world(charter, head.client)
+        self._check(kind, world, head, call)
+        store = world.store(head.client)
+        self._check_order(store, head)
+        log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
+        done = world.serve("ask", head, call) if kind == "ask" else pack(self._report(world, head, call))
+        _make_durable(store.folder / "ledger.jsonl")
+        return done
+
+    def _world(self, charter: Charter, client: ClientId) -> World:
+        """Return this site as a client of a run. The first message of a run fixes its charter."""
+        if charter in self._worlds:
+            world = self._worlds[charter]
+        else:
+            _check_charter(charter, self.dataset, self.model)
+            model = build(charter.model, charter.shape, charter.classes, charter.seed)
+            place = holding(self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part)
+            folder, approve = self.folder / charter.run, partial(self._approve, charter)
+            how = (self.noise, charter.delta, approve, Compressor.of(charter.compress))
+            world = World(place, model, charter.seed, folder, "cpu", *how)
+        if client not in world.federation.everyone:
+            raise Refused(f"client = {client!r}: must be one of {charter.clients} numbers")
+        _fix(self.folder / charter.run / "charter.json", {**asdict(charter), "client": client})
+        self._worlds = {charter: world}
+        return world
+
+    def _check(self, kind: str, world: World, head: Head, call: Call[Any]) -> None:
+        """Refuse an unknown task, wrong arguments, shapes that do not fit, numbers that are not finite."""
+        known = MEASURES if kind == "look" else {n for n, t in Task.registry.items() if _is_of_a_method(t)}
+        if call.task not in known:
+            raise Refused(f"task = {call.task!r}: not a known task")
+        if head.ask != f"{call.task}@{head.round}" or head.round < 0:
+            raise Refused(f"ask = {head.ask!r}: must be {call.task}@{head.round}")
+        try:
+            Task.registry[call.task].signature.bind(None, **call.args)
+        except TypeError as e:
+            raise Refused(f"task = {call.task!r}: {e}") from None
+        check_finite(dict(call.args), head)
+        self._check_words(call.args)
+        mine = params_of(world.model)
+        for x in points(call.args):
+            if any(k in mine for k in x):
+                check_shapes(x, mine)
+
+    def _check_words(self, args: Mapping[str, Any]) -> None:
+        """Refuse words that name code, as module:attribute, unless this site gave it itself."""
+        for word in _words(json.loads(encode(dict(args))[0])):
+            module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)
+            if module and word != self.model and importlib.util.find_spec(module[1]) is not None:
+                raise Refused(f"{word!r}: names code, and this site runs only what it has installed itself")
+
+    def _check_order(self, store: ClientStore, head: Head) -> None:
+        """Refuse rounds of long ago: a server that was killed goes back to its last checkpoint, one round at most."""
+        file = store.folder / "round.json"
+        last = json.loads(file.read_text()) if file.exists() else 0
+        if head.round < last - 1:
+            raise Refused(f"round {head.round + 1}: this site has done round {last + 1}; only the last can be repeated")
+        if head.round > last:
+            store.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, json.dumps(head.round).encode())
+
+    def _approve(self, charter: Charter, ledger: Ledger) -> None:
+        """Refuse what would pass the run's budget, or this site's own, which counts all runs."""
+        check = partial(privacy.approve, unit="example", observer="server")
+        check(ledger, budget=charter.budget or math.inf, delta=charter.delta)
+        if self.budget < math.inf:
+            client = next((line.owner.removeprefix("test:") for line in ledger), "0")
+            check(Ledger([*ledger, *self._past(charter.run, client)]), budget=self.budget, delta=self.delta)
+
+    def _past(self, run: str, client: ClientId) -> list[Release]:
+        """Return what other runs released, as if it had been this client of this run."""
+        lines = []
+        for file in sorted(self.folder.glob("*/*/ledger.jsonl")):
+            if (other := file.parent.parent.name) != run:
+                for line in read_ledger(file):
+                    owner = f"test:{client}" if line.owner.startswith("test:") else client
+                    lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner))
+        return lines
+
+    def _report(self, world: World, head: Head, call: Call[Any]) -> Answer:
+        """Measure a model on this site's test data, and report as much as the site allows; the ledger says what."""
+        if self.metrics == 0:
+            raise Refused("metrics: this site does not report any")
+        store = world.store(head.client)
+        with torch.random.fork_rng(devices=[]):
+            counted: Tally = world.look(head, call)
+            me = world.client(call.task, head.client, head.round, {}, store.ledger())
+            me = replace(me, id=f"test:{head.client}")
+        if self.metrics == math.inf:
+            why = "the counts of right and wrong on test data, not training data, are exact"
+            when = ((head.round, head.round),)
+            me.release(Release("metrics", "example", me.id, "server", NonPrivate(why), when))
+        else:
+            counts = np.array([counted.right, counted.wrong])  # an example is in one of them, once
+            noisy = discrete_laplace(me, "metrics", counts, epsilon=self.metrics).value.tolist()
+            counted = Tally(noisy[0], noisy[1], None)
+        store.write_ledger(me.spent)
+        return Answer(counted, False, list(me.spent))
+
+
+def _dict(about: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if not isinstance(given := about.get(key), dict):
+        raise BadInput(f"message: no {key}")
+    return given
+
+
+def _words(o: Any) -> Iterator[str]:
+    """Find all words in the skeleton of an encoded object, but for the names of its own dataclasses."""
+    if isinstance(o, str):
+        yield o
+    elif isinstance(o, list):
+        for v in o:
+            yield from _words(v)
+    elif isinstance(o, dict):
+        for k, v in o.items():
+            yield from () if k == "$" else _words(v)
+
+
+def _is_of_a_method(task: Task[Any, Any]) -> bool:
+    return not task.fn.__module__.startswith("tacit.run.")  # those measure, and not all of them keep examples here
+
+
+def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> None:
+    """Refuse a run whose name, size, data or network are not what this site has agreed to."""
+    if not re.fullmatch(r"[0-9a-f]{16,64}", charter.run):
+        raise Refused(f"run = {charter.run[:80]!r}: must be 16-64 hexadecimal digits")
+    if not 1 <= charter.clients <= 1_000_000:
+        raise Refused(f"clients = {charter.clients}: must be between 1 and 1000000")
+    if charter.shape != dataset.shape or charter.classes != len(dataset.classes):
+        raise Refused(f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data")
+    if ":" in charter.model and charter.model != model:
+        raise Refused(f"model = {charter.model!r}: not a network of this package, nor the one given with --model")
+
+
+def _fix(file: Path, agreed: dict[str, Any]) -> None:
+    """Write what a run was agreed to be, or refuse what differs from it."""
+    text = json.dumps(agreed, sort_keys=True)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text.encode(), durable=True)
+    elif file.read_text() != text:
+        raise Refused("charter: not the one this run began with")
+
+
+def _make_durable(file: Path) -> None:
+    """See to it that a file outlasts a power failure before what it accounts for is sent."""
+    if file.exists():
+        with file.open("rb") as f:
+            os.fsync(f.fileno())

@@ -1,0 +1,264 @@
+"""`tacit serve`, `tacit join`, `tacit keys`: the same experiments with real sites."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import math
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tacit.cli.flags import parse
+from tacit.core import BadInput, check_number
+
+if TYPE_CHECKING:
+    from tacit.data.examples import Dataset
+
+KEYS_HELP = """usage: tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
+       tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR (default: here)
+       tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
+       tacit keys remove DIR NAME          and no longer
+       tacit keys list DIR                 who may connect
+
+DIR is the coordinator's folder of keys. A site gets DIR/ca.crt from it, makes its own key, and hands out NAME.pub only.
+"""
+
+
+def _needs_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise BadInput("flwr: not installed; `pip install 'tacit[flower]'`") from None
+
+
+def keys(args: Sequence[str]) -> None:
+    """Make and register keys."""
+    if not args or args[0] in ("-h", "--help"):
+        print(KEYS_HELP, end="")
+        return
+    _needs_flower()
+    from tacit.apps import keys as k
+    from tacit.core import check_choice
+
+    word, *rest = args
+    check_choice("keys", word, ("init", "new", "add", "remove", "list"))
+    least, most = {"init": (1, 99), "new": (1, 2), "add": (3, 3), "remove": (2, 2), "list": (1, 1)}[word]
+    if not least <= len(rest) <= most:
+        raise BadInput(f"keys {word}: {len(rest)} arguments; see `tacit keys --help`")
+    folder = Path(rest[0])
+    if word == "init":
+        k.make_authority(folder, rest[1:])
+        print(f"authority and server certificate in {folder}; give {folder / 'ca.crt'} to every site")
+    elif word == "new":
+        private = k.make_site_key(Path(rest[1]) if len(rest) > 1 else Path(), rest[0])
+        print(f"{private} stays here; give {private.with_suffix('.pub')} to the coordinator")
+    elif word == "add":
+        k.register(folder, rest[1], Path(rest[2]))
+        print(f"{rest[1]} may connect")
+    elif word == "remove":
+        k.remove(folder, rest[1])
+        print(f"{rest[1]} may not connect any more, from the next start of `tacit serve`")
+    else:
+        print("\n".join(f"{name}  {text}" for name, text in k.register_of(folder).items()) or "nobody")
+
+
+@dataclass(frozen=True)
+class ServeFlags:
+    """Flags of ``tacit serve``."""
+
+    keys: Path | None = None  # folder of keys, made by `tacit keys init`
+    host: str = "127.0.0.1"  # address to listen on; 0.0.0.0: all
+    port: int = 9092  # port to listen on: the only one that sites must reach
+    out: Path | None = None  # run directory; default: a new one in runs/
+    wait_for: int = 0  # sites that must have connected before the first round; 0: all
+    patience: float = 600.0  # seconds to wait for them
+    deadline: float = 600.0  # seconds that a site has for an answer
+    max_message: int = 1024  # megabytes of one message at most
+    public: str | None = None  # data that belong to nobody, for methods that use some
+    insecure: bool = False  # no TLS, no keys: on loopback only
+
+
+def serve(args: Sequence[str]) -> None:
+    """Coordinate sites."""
+    about = "Coordinate real sites. The first argument is an experiment file, or the directory of a run to continue."
+    if not args or args[0].startswith("-"):
+        parse(ServeFlags, args or ["--help"], prog="tacit serve EXPERIMENT.toml|RUN", about=about)
+        raise BadInput(f"{args[0]}: the first argument must be an experiment file or the directory of a run")
+    _needs_flower()
+    what, given = Path(args[0]), parse(ServeFlags, args[1:], prog=f"tacit serve {args[0]}", about=about)
+    _check_network(given.insecure, given.host, given.keys is not None, "--keys")
+    check_number("deadline", given.deadline, above=0)
+    check_number("max_message", given.max_message, at_least=1)
+    _quiet()
+    from tacit.apps.serve import Terms, go_on
+    from tacit.apps.serve import serve as start
+    from tacit.cli.progress import watcher
+    from tacit.cli.runs import conclude
+    from tacit.methods import name_of
+    from tacit.run.experiment import read_experiment
+    from tacit.run.rundir import RunDir
+
+    limit = given.max_message << 20
+    terms = Terms(
+        given.host,
+        given.port,
+        None if given.insecure else given.keys,
+        given.wait_for,
+        given.patience,
+        given.deadline,
+        limit,
+        given.public,
+    )
+    experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with watcher(name_of(experiment.method)) as watch:
+        watch.begin(name_of(experiment.method), experiment.method.rounds)
+        done = go_on(what, terms, watch, _say) if what.is_dir() else start(experiment, given.out, terms, watch, _say)
+    conclude(done)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _interrupt(signal: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class JoinFlags:
+    """Flags of ``tacit join``."""
+
+    server: str  # the coordinator, as HOST:PORT
+    name: str  # this site's name, as registered
+    data: str  # this site's data: a .npz, .csv or .parquet file, a folder of images by class, or a known data set
+    key: Path | None = None  # this site's private key, made by `tacit keys new`
+    ca: Path | None = None  # the coordinator's ca.crt
+    store: Path | None = None  # folder of this site's memory and ledger; default: sites/NAME
+    budget: float = math.inf  # epsilon that all runs together may cost, for one example against the server
+    delta: float = 1e-5  # of that budget
+    metrics: str = "exact"  # reports about test data: exact, none, or the epsilon of each report
+    classes: str = ""  # all classes of the federation, in order, such as benign,malignant; or their number
+    model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
+    noise: Literal["os", "seeded"] = "os"  # seeded: a rehearsal that can be repeated and protects nothing
+    split: str = "iid"  # with --part: how a data set is divided, for a rehearsal
+    part: str = ""  # such as 0/3: hold only the first of three parts
+    seed: int = 0  # with --part: the split's seed
+    threads: int = 1  # processors to use; with 1 the result is the same, bit for bit, as in a simulation
+    patience: float = 3600.0  # seconds without a connection before giving up
+    max_message: int = 1024  # megabytes of one message at most
+    insecure: bool = False  # no TLS, no keys: on loopback only
+
+
+def join(args: Sequence[str]) -> None:
+    """Take part as a site."""
+    given = parse(JoinFlags, args, prog="tacit join", about="Take part in a federation with your own data.")
+    _needs_flower()
+    host = given.server.rpartition(":")[0]
+    if not host or not given.server.rpartition(":")[2].isdigit():
+        raise BadInput(f"--server = {given.server!r}: must be HOST:PORT")
+    _check_network(given.insecure, host, given.key is not None and given.ca is not None, "--key and --ca")
+    if given.budget != math.inf:
+        check_number("budget", given.budget, above=0)
+    _quiet()
+    import torch
+
+    from tacit.apps.fleet import Fleet
+    from tacit.apps.keys import check_name, read_private
+    from tacit.apps.site import Site
+    from tacit.run.rundir import RunDir
+
+    check_name(given.name)
+    check_number("threads", given.threads, at_least=1)
+    torch.set_num_threads(given.threads)
+    dataset, part = _data(given)
+    folder = given.store or Path("sites") / given.name
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = RunDir(folder)
+    lock.lock()  # two processes must not share a ledger
+    site = Site(
+        given.name,
+        dataset,
+        folder,
+        part,
+        given.budget,
+        given.delta,
+        given.noise,
+        _metrics(given.metrics),
+        given.model,
+        given.max_message << 20,
+    )
+    ca = given.ca.read_bytes() if given.ca and not given.insecure else None
+    fleet = Fleet(given.server, ca, read_private(given.key) if given.key and ca else None, given.patience)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: fleet.stop.set())
+    fleet.run(site)
+
+
+def _data(given: JoinFlags) -> tuple[Dataset, Any]:
+    """Return the site's data set and, in a rehearsal, the part of it that is its own."""
+    from tacit import data
+    from tacit.data.federated import federate
+    from tacit.run.sites import part_of
+
+    dataset = with_classes(data.load(given.data), given.classes)
+    if not given.part:
+        return dataset, None
+    i, slash, n = given.part.partition("/")
+    if not (slash and i.isdigit() and n.isdigit() and int(i) < int(n)):
+        raise BadInput(f"--part = {given.part!r}: must be such as 0/3")
+    return dataset, part_of(federate(dataset, given.split, clients=int(n), seed=given.seed).split, int(i))
+
+
+def with_classes(dataset: Dataset, wanted: str) -> Dataset:
+    """Number a site's classes as the federation does; a site need not have examples of all."""
+    import torch
+
+    from tacit.data.examples import Examples
+
+    if not wanted:
+        return dataset
+    names = tuple(map(str, range(int(wanted)))) if wanted.isdigit() else tuple(w.strip() for w in wanted.split(","))
+    if missing := [c for c in dataset.classes if c not in names]:
+        raise BadInput(f"--classes = {wanted!r}: {missing[0]!r} is not among them, but this site's data have it")
+    number = torch.tensor([names.index(c) for c in dataset.classes])
+    train, test = (Examples(e.x, number[e.y]) for e in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test, classes=names)
+
+
+def _metrics(text: str) -> float:
+    if text in ("exact", "none"):
+        return math.inf if text == "exact" else 0.0
+    try:
+        epsilon = float(text)
+    except ValueError:
+        raise BadInput(f"--metrics = {text!r}: must be exact, none, or the epsilon of each report") from None
+    check_number("metrics", epsilon, above=0)
+    return epsilon
+
+
+def _check_network(insecure: bool, host: str, has_keys: bool, flag: str) -> None:
+    """TLS and keys are the rule; without them nothing leaves this machine."""
+    if insecure and not _loopback(host):
+        raise BadInput(f"--insecure: only on loopback, such as 127.0.0.1, not on {host}")
+    if not insecure and not has_keys:
+        raise BadInput(f"{flag}: needed for TLS and authentication (`tacit keys --help`); --insecure: on loopback only")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _quiet() -> None:
+    """Send our log to stderr, and Flower's nowhere unless it warns."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("tacit").setLevel(logging.INFO)
+    import flwr  # noqa: F401  # it adds a handler of its own
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -1,0 +1,199 @@
+"""An experiment whose clients are real sites: nothing is known of their data but what they tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tacit.compress import Compressor
+from tacit.core import BadInput, Client, ClientId, Ledger, Params, Predictor, Reply, task
+from tacit.data.examples import Dataset, Examples
+from tacit.data.federated import Federation
+from tacit.data.partition import Split
+from tacit.engines.flower import Charter, Facts, Sites
+from tacit.engines.node import Engine, World
+from tacit.local.sgd import network
+from tacit.models import build, choose
+from tacit.run.conduct import calibrated, protects, warn_of_delta
+from tacit.run.evaluate import CHUNK
+from tacit.run.experiment import Experiment
+from tacit.run.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How often a model was right and wrong on a site's own test data, for each class; no example leaves the site."""
+
+    right: list[int]
+    wrong: list[int]
+    loss: float | None  # the sum over examples; None where the counts are noisy
+
+
+@task
+def tally(me: Client, x: Params) -> Reply[Tally]:
+    """Count the shared model's successes."""
+    return Reply(tally_with(me, network(me, x)))
+
+
+@task
+def tally_own(me: Client, method: Any, s: Any) -> Reply[Tally]:
+    """Count the successes of the model that this site answers with."""
+    return Reply(tally_with(me, method.predictor(me, s)))
+
+
+MEASURES = frozenset([tally.name, tally_own.name])
+
+
+def tally_with(me: Client, predict: Predictor) -> Tally:
+    """Count over a site's test data."""
+    right, of, loss = torch.zeros(me.classes), torch.zeros(me.classes), 0.0
+    with torch.no_grad():
+        for start in range(0, len(me.test), CHUNK):
+            inputs, labels = me.test.batch(slice(start, start + CHUNK))
+            scores = predict(inputs)
+            good = (scores.argmax(1) == labels).cpu()
+            labels = labels.cpu()
+            of += torch.bincount(labels, minlength=me.classes)
+            right += torch.bincount(labels[good], minlength=me.classes)
+            loss += float(F.cross_entropy(scores, labels.to(scores.device), reduction="sum"))
+    return Tally([int(n) for n in right], [int(n) for n in of - right], loss)
+
+
+@dataclass(frozen=True)
+class AtSites:
+    """Where the sites are, as a place to conduct an experiment."""
+
+    experiment: Experiment
+    model: nn.Module
+    federation: Federation  # as the coordinator sees it: classes and shapes, and nobody's examples
+    open: Callable[[Charter], Sites]
+    run: str  # the run's random name
+    public: Examples | None = None
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        facts: Mapping[ClientId, Facts],
+        clients: int,
+        *,
+        open: Callable[[Charter], Sites],
+        run: str,
+        public: Examples | None = None,
+    ) -> AtSites:
+        """Prepare an experiment for sites that agree on what their data look like."""
+        s, method = experiment.setting, experiment.method
+        shape, classes, mean, std = agreed(facts)
+        if getattr(method, "pooled", False):
+            raise BadInput("method: wants all data in one place, and the data of sites stay where they are")
+        if getattr(method, "needs_public", False) and public is None:
+            raise BadInput("--public: this method needs examples that belong to nobody")
+        if getattr(method, "per_round", 0) > clients:
+            raise BadInput(f"per_round = {method.per_round}: must be at most {clients}, the number of sites")
+        sizes = {i: f.examples for i, f in facts.items()}
+        warn_of_delta(s.delta, sizes)
+        setting = replace(s, model=choose(s.model, shape), clients=clients, split="sites", data="sites")
+        resolved = Experiment(calibrated(method, sizes, s), setting)
+        dataset = Dataset("sites", _nothing(shape), _nothing(shape), classes, mean, std)
+        model = build(setting.model, shape, len(classes), s.seed)
+        return cls(resolved, model, holding(dataset, clients, seed=s.seed), open, run, public)
+
+    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
+        """Return the sites; each keeps its own budget, besides the experiment's."""
+        s, dataset = self.experiment.setting, self.federation.dataset
+        told = s.budget if s.budget < math.inf and protects(self.experiment.method) == ("example", "server") else 0.0
+        what = (s.model, dataset.shape, len(dataset.classes))
+        engine = self.open(Charter(self.run, s.clients, s.seed, *what, s.delta, s.compress, told))
+        world = World(self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta)
+        engine.at_server, engine.public, engine.noise = world.own, self.public, s.noise
+        engine.compress = Compressor.of(s.compress)
+        return engine
+
+    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+        """Ask every site how good a state is on its own test data."""
+        method = self.experiment.method
+        personal = hasattr(method, "predictor")
+        call = tally_own(method=method, s=s) if personal else tally(x=s.x)
+        return summary(engine.look(call, engine.everyone, s.round), personal)
+
+
+def summary(tallies: Mapping[ClientId, Tally], personal: bool) -> dict[str, Any]:
+    """Return what goes into metrics.jsonl. Every test example counts alike, or for personal models every site."""
+    counted = {i: t for i, t in tallies.items() if sum(t.right) + sum(t.wrong) > 0}
+    if not counted:
+        return {}
+    right = np.sum([np.maximum(t.right, 0) for t in counted.values()], axis=0)
+    of = right + np.sum([np.maximum(t.wrong, 0) for t in counted.values()], axis=0)
+    own = {i: float(np.clip(sum(t.right) / (sum(t.right) + sum(t.wrong)), 0, 1)) for i, t in counted.items()}
+    losses = [t.loss for t in counted.values()]
+    accuracies = np.array(list(own.values()))
+    return {
+        "accuracy": float(accuracies.mean()) if personal else float(right.sum() / max(of.sum(), 1)),
+        "loss": None if None in losses else float(sum(x for x in losses if x is not None) / of.sum()),
+        "personal": personal,
+        "per_class": [round(float(r / n), 6) if n else None for r, n in zip(right, of, strict=True)],
+        "own_data": {
+            k: round(float(v), 6)
+            for k, v in {"mean": accuracies.mean(), "std": accuracies.std(), "worst": accuracies.min()}.items()
+        },
+        **({"per_client": own} if len(own) <= 100 else {}),
+    }
+
+
+Agreed = tuple[tuple[int, ...], tuple[str, ...], tuple[float, ...], tuple[float, ...]]
+
+
+def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
+    """Return what all sites say of shape, classes and scaling, or name two that differ."""
+    first = next(iter(facts.values()))
+    for other in facts.values():
+        for what in ("shape", "classes", "mean", "std"):
+            a, b = getattr(first, what), getattr(other, what)
+            if a != b:
+                raise BadInput(f"{what}: {first.name} has {_short(a)}, {other.name} has {_short(b)}: must be alike")
+    return first.shape, first.classes, first.mean, first.std
+
+
+def _short(values: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, values[:4]))}{', ...' if len(values) > 4 else ''}; {len(values)} in all)"
+
+
+def _nothing(shape: tuple[int, ...]) -> Examples:
+    return Examples(torch.zeros(0, *shape), torch.zeros(0, dtype=torch.int64))
+
+
+def holding(
+    dataset: Dataset, clients: int, *, seed: int, client: int | None = None, of: Split | None = None
+) -> Federation:
+    """Return a federation where ``client`` holds a data set, or the one place of a split of it, and others nothing."""
+    none = np.zeros(0, dtype=np.int64)
+    everything = Split((np.arange(len(dataset.train)),), (np.arange(len(dataset.test)),))
+    part = of or everything
+
+    def at(mine: Any, other: Any) -> tuple[Any, ...]:
+        return tuple(mine if i == client else other for i in range(clients))
+
+    return Federation(
+        dataset,
+        Split(
+            train=at(part.train[0], none),
+            test=at(part.test[0], none),
+            relabel=part.relabel and at(part.relabel[0], tuple(range(len(dataset.classes)))),
+            noise=part.noise and at(part.noise[0], 0.0),
+        ),
+        seed,
+    )
+
+
+def part_of(split: Split, i: int) -> Split:
+    """Return one client's place of a split."""
+    return Split(
+        (split.train[i],), (split.test[i],), split.relabel and (split.relabel[i],), split.noise and (split.noise[i],)
+    )

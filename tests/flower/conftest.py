@@ -1,0 +1,20 @@
+"""Hospitals for a test, or for all tests of a module."""
+
+import pytest
+from hospitals import Hospitals
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    made = Hospitals(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def open_hospitals(tmp_path_factory):
+    """Hospitals whose sites stay for all tests of a module."""
+    made = Hospitals(tmp_path_factory.mktemp("hospitals"))
+    made.join_all()
+    yield made
+    made.close()

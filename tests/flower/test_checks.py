@@ -1,0 +1,244 @@
+"""What a site refuses, and what the coordinator refuses, without any process."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from lab import SEED, federation
+
+from tacit.apps.site import Refused, Site
+from tacit.codec import pack, unpack
+from tacit.core import BadInput, BudgetReached, Call, NonPrivate, Params, Release, params_of
+from tacit.data.partition import Split
+from tacit.engines.flower import Charter, check_answer, letter, misfits, opened, packed
+from tacit.engines.node import Answer, Head
+from tacit.engines.store import read_ledger
+from tacit.local.sgd import SGD
+from tacit.methods.fedavg import Update, train
+from tacit.methods.scaffold import train as scaffold_train
+from tacit.models import build
+from tacit.run.evaluate import score
+from tacit.run.sites import agreed, summary, tally
+
+RUN = "0123456789abcdef"
+CHARTER = Charter(RUN, 3, SEED, "mlp", (4,), 3, 1e-5)
+X = params_of(build("mlp", (4,), 3, SEED))
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site("hospital-b", federation().dataset, tmp_path, noise="seeded")
+
+
+def head(call, round=0, client="1", accepted=None):
+    return Head(client, f"{call.task}@{round}", round, accepted, accepted)
+
+
+def ask(site, call=None, round=0, kind="ask", charter=CHARTER, **more):
+    call = call or train(x=X, sgd=SGD())
+    return unpack(site.answer(kind, charter, replace(head(call, round), **more), pack(call)))
+
+
+def test_a_site_answers_as_a_client_of_a_simulation(site):
+    answer = ask(site)
+    assert isinstance(answer.sent, Update)
+    assert answer.sent.n == len(site.dataset.train)
+    assert [type(line.event) for line in answer.ledger] == [NonPrivate]
+    assert (site.folder / RUN / "1" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"call": Call("fedavg.steal", {})}, "not a known task"),
+        ({"call": score(x=X)}, "not a known task"),
+        ({"call": score(x=X), "kind": "look"}, "not a known task"),
+        ({"call": Call("fedavg.train", {"x": X})}, "missing a required argument"),
+        ({"call": train(x=Params({k: v[:1] for k, v in X.items()}), sgd=SGD())}, "has shape"),
+        ({"call": train(x=Params({k: v.double() for k, v in X.items()}), sgd=SGD())}, "float64"),
+        ({"call": train(x=Params(list(X.items())[:1]), sgd=SGD())}, "parameters"),
+        ({"call": train(x=X * math.nan, sgd=SGD())}, "not finite"),
+        ({"ask": "fedavg.train@7"}, "must be fedavg.train@0"),
+        ({"round": -1}, "must be"),
+        ({"client": "7"}, "must be one of 3"),
+        ({"charter": replace(CHARTER, run="../../etc/passwd")}, "hexadecimal"),
+        ({"charter": replace(CHARTER, shape=(5,))}, "not those of this site's data"),
+        ({"charter": replace(CHARTER, classes=4)}, "not those of this site's data"),
+        ({"charter": replace(CHARTER, model="os:system")}, "not a network of this package"),
+        ({"call": Call("fedavg.train", {"x": X, "sgd": "os:system"})}, "names code"),
+    ],
+)
+def test_a_site_refuses(site, change, why):
+    with pytest.raises(BadInput, match=why):
+        ask(site, **change)
+
+
+def test_a_run_stays_what_it_began_as(site):
+    ask(site)
+    for other in (replace(CHARTER, seed=8), replace(CHARTER, delta=0.1)):
+        with pytest.raises(Refused, match="not the one this run began with"):
+            ask(site, charter=other)
+    with pytest.raises(Refused, match="not the one this run began with"):
+        ask(site, client="0")
+
+
+def test_old_rounds_are_refused_even_after_a_restart(site):
+    for t in (0, 1, 2):
+        ask(site, round=t)
+    ask(site, round=1)  # a coordinator that was killed does its last round again
+    again = Site(site.name, site.dataset, site.folder, noise="seeded")
+    with pytest.raises(Refused, match="only the last can be repeated"):
+        ask(again, round=0)
+
+
+def test_a_site_that_restarts_keeps_its_state(site):
+    zero = X.zeros()
+    first = scaffold_train(x=X, c=zero, sgd=SGD())
+    ask(site, first)
+    again = Site(site.name, site.dataset, site.folder, noise="seeded")
+    kept = ask(again, scaffold_train(x=X, c=zero, sgd=SGD()), round=1, accepted=f"{first.task}@0")
+    afresh = ask(Site("x", site.dataset, site.folder / "y", noise="seeded"), scaffold_train(x=X, c=zero, sgd=SGD()), 1)
+    assert not torch.equal(*(next(iter(a.sent.dy.values())) for a in (kept, afresh)))
+
+
+def test_no_letter_stops_a_site(site):
+    call = train(x=X, sgd=SGD())
+    good = {"charter": asdict(CHARTER), "head": asdict(head(call))}
+    for kind, about, body in [
+        ("ask", {}, pack(call)),
+        ("ask", {"charter": [], "head": 3}, pack(call)),
+        ("ask", good | {"head": {"client": 1}}, pack(call)),
+        ("ask", good | {"charter": asdict(CHARTER) | {"clients": "many"}}, pack(call)),
+        ("steal", good, pack(call)),
+        ("ask", good, b"garbage"),
+        ("ask", good, pack(3)),
+        ("ask", good, pack(call)[:-8]),
+    ]:
+        word, said, _ = opened(site.reply(letter(kind, about, packed(body))), 1 << 20)
+        assert word == "refused"
+        assert "\n" not in said["why"]
+    site.limit = 1000
+    assert "at most 1,000" in opened(site.reply(letter("ask", good, packed(pack(call)))), 1 << 20)[1]["why"]
+    site.limit = 1 << 20
+    assert opened(site.reply(letter("ask", good, packed(pack(call)))), 1 << 20)[0] == "answer"
+
+
+def test_words_of_an_unforeseen_error_stay_at_the_site(site, monkeypatch):
+    monkeypatch.setattr(site, "answer", lambda *_: 1 / 0)
+    call = train(x=X, sgd=SGD())
+    content = letter("ask", {"charter": asdict(CHARTER), "head": asdict(head(call))}, packed(pack(call)))
+    assert opened(site.reply(content), 1000)[1]["why"] == "failed with ZeroDivisionError; see the site's log"
+
+
+def test_a_budget_counts_all_runs(site):
+    private = train(x=X, sgd=SGD(clip=1.0, z=2.0, batch=2, epochs=1))
+    site.noise = "os"
+    ask(site, private)
+    spent = read_ledger(site.folder / RUN / "1" / "ledger.jsonl")
+    assert len(spent) == 1
+    from tacit import privacy
+
+    once = privacy.epsilon(spent, unit="example", observer="server", delta=1e-5)
+    site.budget = 1.01 * once
+    other = replace(CHARTER, run="f" * 16)
+    with pytest.raises(BudgetReached):
+        ask(site, private, charter=other)
+    assert not (site.folder / other.run / "1" / "ledger.jsonl").exists()
+    site.budget = 2.5 * once
+    ask(site, private, charter=other)
+    with pytest.raises(BudgetReached):  # without noise, nothing at all
+        ask(site, charter=other, round=1)
+
+
+def test_a_run_has_a_budget_of_its_own(site):
+    with pytest.raises(BudgetReached):
+        ask(site, charter=replace(CHARTER, budget=3.0))
+    ask(site, tally(x=X), kind="look", charter=replace(CHARTER, run="e" * 16))
+
+
+def test_reports_about_test_data_are_in_the_ledger(site):
+    exact = ask(site, tally(x=X), kind="look")
+    assert sum(exact.sent.right) + sum(exact.sent.wrong) == len(site.dataset.test)
+    assert [(line.owner, type(line.event)) for line in exact.ledger] == [("test:1", NonPrivate)]
+    site.metrics = 0.5
+    noisy = ask(site, tally(x=X), 1, kind="look")
+    assert noisy.sent.loss is None
+    assert [line.event.epsilon for line in noisy.ledger if line.rounds == ((1, 1),)] == [0.5]
+    site.metrics = 0.0
+    with pytest.raises(Refused, match="does not report"):
+        ask(site, tally(x=X), 2, kind="look")
+
+
+def test_noisy_reports_can_be_added_up():
+    got = summary({"0": Tally_([5, -2], [1, 0]), "1": Tally_([0, 0], [0, -3])}, personal=False)
+    assert got["accuracy"] == 5 / 6
+    assert got["per_class"] == [round(5 / 6, 6), None]
+    assert summary({}, personal=False) == {}
+
+
+def Tally_(right, wrong):
+    from tacit.run.sites import Tally
+
+    return Tally(right, wrong, None)
+
+
+def test_sites_must_agree(site, tmp_path):
+    one = site.facts()
+    assert agreed({"0": one, "1": replace(one, name="b", examples=3)})[0] == (4,)
+    with pytest.raises(BadInput, match=r"classes: hospital-b has .* c has"):
+        agreed({"0": one, "1": replace(one, name="c", classes=("a", "b"))})
+
+
+GOOD = Answer(Update(dx=X, n=3), False, [Release("t", "example", "1", "server", NonPrivate("because"), ((0, 0),))])
+
+
+def spoilt(**change):
+    return replace(GOOD, sent=replace(GOOD.sent, **change))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (3, "not an answer"),
+        (replace(GOOD, sent={"dx": X, "n": 3}), "must be a Update"),
+        (spoilt(n="three"), "n is a str"),
+        (spoilt(dx=3.0), "dx is a float"),
+        (spoilt(dx=X * math.inf), "not finite"),
+        (replace(GOOD, ledger=[replace(GOOD.ledger[0], owner="0")]), "not this site's"),
+        (replace(GOOD, ledger=["free"]), "not this site's"),
+    ],
+)
+def test_the_coordinator_refuses(answer, why):
+    call = train(x=X, sgd=SGD())
+    check_answer(GOOD, head(call), call)
+    with pytest.raises(BadInput, match=why):
+        check_answer(unpack(pack(answer)), head(call), call)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (Params({k: v.reshape(-1) for k, v in X.items()}), "has shape"),
+        (Params({k: v.half() for k, v in X.items()}), "float16"),
+        (Params(list(X.items())[1:]), "parameters"),
+    ],
+)
+def test_shapes_must_be_those_of_the_others(odd, why):
+    call, good, bad = train(x=X, sgd=SGD()), GOOD.sent, spoilt(dx=odd).sent
+    (left_out,) = misfits({"0": good, "1": bad, "2": good}, call).items()
+    assert left_out[0] == "1"
+    assert why in left_out[1]
+    assert misfits({"0": good, "1": bad}, call).keys() == {"1"}  # of as many, the call's are right
+    assert misfits({"0": bad, "1": bad, "2": good}, call).keys() == {"2"}  # a compression, which one has left out
+    assert misfits({}, call) == {}
+
+
+def test_a_part_of_a_data_set(tmp_path):
+    rows = np.arange(5)
+    site = Site("a", federation().dataset, tmp_path, Split((rows,), (rows[:2],)), noise="seeded")
+    assert (site.facts().examples, site.facts().tests) == (5, 2)
+    assert ask(site).sent.n == 5
+    assert json.loads((tmp_path / RUN / "charter.json").read_text())["client"] == "1"
