@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from tacit.apps import keys
+from tacit.methods import METHODS
 
 NAMES = ("hospital-a", "hospital-b", "hospital-c")
 TACIT = (sys.executable, "-c", "from tacit.cli.main import main; main()")
@@ -78,9 +80,10 @@ class Hospitals:
 
     def experiment(self, method, rounds, setting="", more=""):
         file = self.folder / f"{method}.toml"
+        lines = f"rounds = {rounds}\n{more}" if "rounds" in {f.name for f in fields(METHODS[method])} else more
         file.write_text(
             f'clients = 3\nsplit = "label:2"\nnoise = "seeded"\nmodel = "mlp"\nworkers = 0\n{setting}\n'
-            f'[method]\nname = "{method}"\nrounds = {rounds}\n{more}\n'
+            f'[method]\nname = "{method}"\n{lines}\n'
         )
         return file
 

@@ -38,7 +38,7 @@ def same_as_a_simulation(at, method, setting=""):
     # The same state, too: control variates and the like.
     a, b = (RunDir.open(folder).checkpoint() for folder in (there, here))
     assert a[1] == b[1]
-    assert [line["round"] for line in at.metrics(method)] == [1, 2]
+    assert [line["round"] for line in at.metrics(method)] == [line["round"] for line in RunDir.open(here).metrics()]
     # The ledger has what the simulation has, and what the sites report about their test data.
     lines = {repr(line) for line in RunDir.open(there).ledger() if not line.owner.startswith("test:")}
     assert lines == {repr(line) for line in RunDir.open(here).ledger()}

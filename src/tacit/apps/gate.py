@@ -49,6 +49,8 @@ class Gate:
         self.calls = CALLS if keys is not None else CALLS | SELF_REGISTRATION
         self.pushed: Counter[str] = Counter()  # bytes of the message that each key is sending
         self.bytes_in = self.bytes_out = 0
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
         verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
         self.client = httpx.AsyncClient(base_url=inside, verify=verify, timeout=60.0, trust_env=False)
 
@@ -91,7 +93,7 @@ class Gate:
             return 503, b"starting", "text/plain"
         return answer.status_code, answer.content, answer.headers.get("content-type", "")
 
-    def serve(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> uvicorn.Server:
+    def serve(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         """Listen in a thread of its own; return when sites can connect."""
         files: Any = {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(certificate[1])} if certificate else {}
         quiet: Any = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
@@ -104,14 +106,19 @@ class Gate:
             except BaseException as e:
                 failed.append(e)
 
-        thread = threading.Thread(target=run, name="gate", daemon=True)
-        thread.start()
+        self._server, self._thread = server, threading.Thread(target=run, name="gate", daemon=True)
+        self._thread.start()
         while not server.started:
-            if not thread.is_alive():
+            if not self._thread.is_alive():
                 why = failed[0] if failed else "no reason given"
                 raise BadInput(f"host = {host!r}, port = {port}: cannot listen there ({why})")
             time.sleep(0.02)
-        return server
+
+    def close(self) -> None:
+        """Stop listening, and see the thread end: one that outlives the interpreter can crash it."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = self._server.force_exit = True
+            self._thread.join(timeout=10)
 
 
 async def _body(receive: Any, limit: int) -> bytes | None:

@@ -135,10 +135,11 @@ class Link:
                 self._registered[name] = answer.node_id
             control.StartRun(StartRunRequest(fab=Fab(content=bundle())))
         self._take_up_run()
-        threading.Thread(target=self._watch, name="superlink", daemon=True).start()
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        self._threads = [threading.Thread(target=f, daemon=True) for f in (self._watch, self._beat)]
+        for thread in self._threads:
+            thread.start()
         certificate = (self.keys / "server.crt", self.keys / "server.key") if self.keys else None
-        self._server = self.gate.serve(self.host, self.port, certificate)
+        self.gate.serve(self.host, self.port, certificate)
 
     def _start(self) -> None:
         """Start Flower's server and wait until it answers."""
@@ -242,14 +243,16 @@ class Link:
             with contextlib.suppress(httpx.HTTPError, RuntimeError):
                 self.grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status))
             self.grid.close()
-        if hasattr(self, "_server"):
-            self._server.should_exit = True
+        if hasattr(self, "gate"):
+            self.gate.close()
         self._process.terminate()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for thread in getattr(self, "_threads", []):
+            thread.join(timeout=5)
 
 
 def _facts(answer: Any) -> Facts:

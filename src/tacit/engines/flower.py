@@ -12,7 +12,7 @@ import time
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from tacit.codec import pack, unpack
+from tacit.compress.replies import restore
 from tacit.core import BadInput, Call, ClientId, Params, Release, Released, Task, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.node import Answer, Engine, Head, Results, check_finite
@@ -160,8 +161,18 @@ class Sites(Engine):
             raise BadInput(" ".join(str(about.get("why", "refused"))[:500].split()))
         if about.get("ask") != head.ask:
             raise BadInput(f"answers {about.get('ask')!r}, but was asked {head.ask!r}")
-        check_answer(answer := unpack(blob), head, call)
+        answer = unpack(blob)
+        check_answer(self._expanded(answer, call), head, call)
         return blob, answer.sent
+
+    def _expanded(self, answer: Any, call: Call[Any]) -> Any:
+        """Return an answer as its task made it, or refuse what no honest compression sends."""
+        if not isinstance(answer, Answer) or not is_dataclass(answer.sent):
+            return answer
+        try:
+            return replace(answer, sent=restore(self.compress, answer.sent, call.args))
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as e:
+            raise BadInput(f"message: cannot be expanded ({type(e).__name__})") from None
 
 
 def post(grid: Grid, letters: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, RecordDict | str]]:

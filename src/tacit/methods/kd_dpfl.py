@@ -168,8 +168,9 @@ class KDDPFL(Teaching):
 
     @property
     def moments(self) -> Moments:
-        """What the large clients release for `labels = moments`."""
-        return Moments(epsilon=self.budgets[0], features=self.features)
+        """What the large clients release for `labels = moments`; few of them, so more of it goes to the means."""
+        eps_1, _ = self.budgets
+        return Moments(eps_1, self.features, head="lda" if eps_1 < 2 else "auto", share=0.5)
 
     def sd(self, n: int, epsilon: float, delta: float) -> float:
         """The published noise on weights, with the sensitivity that it lacks."""

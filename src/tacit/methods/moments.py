@@ -28,6 +28,7 @@ from tacit.core import (
 )
 from tacit.local.sgd import scores as all_scores
 from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import clip_rows
 from tacit.synthesis.features import choose, encoder
 from tacit.synthesis.heads import HIDDEN, linear, quadratic, scores, trained
 from tacit.synthesis.moments import Terms, encoded, lines, plain, pooled, release
@@ -90,7 +91,7 @@ def predictor(me: Client, x: Params, features: str) -> Predictor:
     """Return the function from network inputs to scores."""
     encode = encoder(features, tuple(me.test.source.x.shape[1:]))
     k = x["m" if "m" in x else "0.weight"].shape[1]
-    return lambda inputs: scores(x, encode(plain(inputs, me.test))[:, :k])
+    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])  # as in the release
 
 
 @dataclass(frozen=True)

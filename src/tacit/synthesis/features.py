@@ -24,7 +24,10 @@ CELLS, BINS, COLOURS = 6, 8, 3  # cells along a side, directions of gradients, c
 
 
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
-    """Return the features of this name for inputs of a shape; ``module:function`` is the user's own public encoder."""
+    """Return the features of this name for inputs of a shape; ``module:function`` is the user's own public encoder.
+
+    Rows of images have norm 1; longer rows of others are for whoever uses them to clip.
+    """
     name = choose(name, shape)
     if ":" in name:
         return _own(name)
@@ -34,7 +37,8 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
             f"features = {name!r}: needs images of at least 4x4; these inputs are {'x'.join(map(str, shape))}"
         )
     if name == "dct":
-        return Dct(shape)
+        dct = Dct(shape)
+        return lambda x: unit_rows(dct(x))
     known: dict[str, Encoder] = {"hog": hog, "colour-hog": colour_hog, "raw": raw}
     return known[name]
 
@@ -49,8 +53,9 @@ def choose(name: str, shape: tuple[int, ...]) -> str:
 
 
 def raw(x: Tensor) -> Tensor:
-    """Return the inputs as they are, flat."""
-    return x.flatten(1)
+    """Return the inputs, flat and over the root of their number: standardised ones have a norm of about 1."""
+    flat = x.flatten(1)
+    return flat / math.sqrt(flat.shape[1])
 
 
 def hog(images: Tensor) -> Tensor:
@@ -151,10 +156,11 @@ class Dct:
         self.shape = shape
         channels, height, width = shape
         self.rows, self.columns, self.mix = _cosines(height), _cosines(width), _cosines(channels)
-        order = torch.arange(height)[:, None] + torch.arange(width)  # along diagonals, low frequencies first
+        order = torch.arange(height)[:, None] + torch.arange(width)  # along diagonals: low frequencies first
         first = (order < frequencies).expand(shape).clone()
         first[1:] = order < frequencies / 2  # colours need fewer than brightness, which is the first of the mixture
-        self.kept = first.flatten().nonzero()[:, 0]
+        kept = first.flatten().nonzero()[:, 0]
+        self.kept = kept[order.expand(shape).flatten()[kept].argsort(stable=True)]
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return (n, k) coefficients."""
@@ -191,5 +197,12 @@ def _own(name: str) -> Encoder:
         ) from None
     if not callable(found):
         raise BadInput(f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)")
-    made: Encoder = found
-    return made
+
+    def encode(x: Tensor) -> Tensor:
+        made = found(x)
+        if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(x):
+            got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            raise BadInput(f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)")
+        return unit_rows(made.detach().float())
+
+    return encode

@@ -208,7 +208,7 @@ def plain(inputs: Tensor, data: Any) -> Tensor:
 
 def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
     """Return the features and labels of a client's data."""
-    parts = [data.batch(slice(start, start + CHUNK)) for start in range(0, len(data), CHUNK)]
+    parts = [data.batch(slice(start, start + CHUNK)) for start in range(0, max(len(data), 1), CHUNK)]
     return torch.cat([encode(plain(x, data)) for x, _ in parts]).cpu(), torch.cat([y for _, y in parts]).cpu()
 
 

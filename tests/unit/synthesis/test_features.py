@@ -1,5 +1,6 @@
 """Public features: gradients worked by hand, norms and orders, cosine transforms, and which names are taken."""
 
+import math
 import sys
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.fft import dctn
 
 from tacit.core import BadInput
+from tacit.synthesis import features as room
 from tacit.synthesis.features import Dct, choose, colour_hog, encoder, histograms, hog, raw, unit_rows
 
 GREY, DIGITS, COLOUR = (1, 28, 28), (1, 8, 8), (3, 32, 32)
@@ -104,13 +106,14 @@ def test_brightness_does_not_count_and_contrast_counts_little():
 
 
 def test_low_frequencies_come_first():
-    """A ramp is nearly the same in all cells, so a few spatial frequencies have most of it; noise is everywhere."""
-    smooth, rough = hog(ramp(28, slope=0.03)).square()[0], hog(some(1)).square()[0]
-    assert float(smooth[:36].sum()) > 0.85
-    assert float(rough[36:].sum()) > 0.05
-    flat = hog(some(8)).square().mean(0)
-    assert float(flat[:32].sum()) > float(flat[32:].sum())
-    assert int(flat.argmax()) == 0  # the mean over all cells and directions is not negative anywhere, so it is largest
+    """Of maps of 2 directions and 2x2 cells: the constant is first, a chequerboard of alternating signs is last."""
+    sign = torch.tensor([1.0, -1.0])
+    constant, chequered = torch.ones(2, 2, 2), torch.einsum("a,u,v->auv", sign, sign, sign)
+    found = room._low_first([(torch.stack([constant, chequered]), room._waves(2), room._angular(2))])
+    torch.testing.assert_close(found, torch.eye(8)[[0, 7]])
+    mean = hog(some(8)).square().mean(0)
+    assert int(mean.argmax()) == 0  # histograms are not negative
+    assert float(mean[:32].sum()) > 4 * float(mean[32:].sum())
 
 
 def test_the_order_keeps_distances():
@@ -132,7 +135,10 @@ def test_a_whole_cosine_transform_is_a_rotation_and_the_one_of_scipy(height, wid
     torch.testing.assert_close(dct.inverse(found), images)
     torch.testing.assert_close(found.norm(dim=1), images.flatten(1).norm(dim=1))
     want = dctn(images.numpy(), axes=(1, 2, 3), norm="ortho").reshape(2, -1)
-    np.testing.assert_allclose(found.numpy(), want, atol=1e-9)
+    np.testing.assert_allclose(found.numpy(), want[:, dct.kept], atol=1e-9)
+    diagonal = torch.arange(height)[:, None] + torch.arange(width)
+    found_at = diagonal.expand(channels, height, width).flatten()[dct.kept]
+    assert (found_at.diff() >= 0).all()  # low frequencies first
 
 
 def test_a_cut_cosine_transform_keeps_low_frequencies_and_projects():
@@ -154,7 +160,7 @@ def test_which_features_are_chosen():
     assert encoder("auto", GREY) is hog
     assert encoder("colour-hog", COLOUR) is colour_hog
     assert encoder("auto", (4,)) is raw
-    assert torch.equal(encoder("raw", COLOUR)(some(2, COLOUR)), some(2, COLOUR).flatten(1))
+    assert torch.equal(encoder("raw", COLOUR)(some(2, COLOUR)), some(2, COLOUR).flatten(1) / math.sqrt(3072))
     assert encoder("dct", GREY)(some(2)).shape == (2, 136)
 
 
@@ -168,11 +174,18 @@ def test_inputs_and_names_that_are_refused():
 
 
 def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
-    (tmp_path / "my_public_encoder.py").write_text("size = 3\ndef mine(x):\n    return x.flatten(1)[:, :size]\n")
+    (tmp_path / "my_public_encoder.py").write_text(
+        "size = 3\ndef mine(x):\n    return x.flatten(1)[:, :size]\ndef flat(x):\n    return mine(x).flatten()\n"
+    )
     (tmp_path / "my_broken_encoder.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert encoder("my_public_encoder:mine", GREY)(some()).shape == (4, 3)
+    found = encoder("my_public_encoder:mine", GREY)(some())
+    torch.testing.assert_close(found, unit_rows(some().flatten(1)[:, :3]))
+    with pytest.raises(
+        BadInput, match=r"features = 'my_public_encoder:flat': gives \(12,\) for 4 inputs; must be \(4, k\)"
+    ):
+        encoder("my_public_encoder:flat", GREY)(some())
     for name, why in [
         ("no_such_module:mine", "cannot be found .ModuleNotFoundError"),
         ("my_public_encoder:other", "cannot be found .AttributeError"),
