@@ -62,7 +62,7 @@ class State:
 
 @dataclass(frozen=True)
 class KDDPFL(Teaching):
-    rounds: int = 15  # of phase 2, at most
+    rounds: int = 10  # of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
     mode: Literal["certified", "paper"] = "certified"
     labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"  # auto: moments if certified, else vote

@@ -43,12 +43,18 @@ def tally(me: Client, x: Params) -> Reply[Tally]:
 
 
 @task
+def tally_shared(me: Client, method: Any, s: Any) -> Reply[Tally]:
+    """Count the successes of the model that everybody answers with, where it is not the experiment's network."""
+    return Reply(tally_with(me, method.shared(me, s)))
+
+
+@task
 def tally_own(me: Client, method: Any, s: Any) -> Reply[Tally]:
     """Count the successes of the model that this site answers with."""
     return Reply(tally_with(me, method.predictor(me, s)))
 
 
-MEASURES = frozenset([tally.name, tally_own.name])
+MEASURES = frozenset([tally.name, tally_shared.name, tally_own.name])
 
 
 def tally_with(me: Client, predict: Predictor) -> Tally:
@@ -118,10 +124,13 @@ class AtSites:
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Ask every site how good a state is on its own test data."""
-        method = self.experiment.method
+        method, round = self.experiment.method, s.round
+        while hasattr(s, "inner"):  # a method that prepares the ground for another one
+            method, s = method.inner, s.inner
         personal = hasattr(method, "predictor")
-        call = tally_own(method=method, s=s) if personal else tally(x=s.x)
-        return summary(engine.look(call, engine.everyone, s.round), personal)
+        apart = tally_own if personal else tally_shared if hasattr(method, "shared") else None
+        call = apart(method=method, s=s) if apart else tally(x=s.x)
+        return summary(engine.look(call, engine.everyone, round), personal)
 
 
 def summary(tallies: Mapping[ClientId, Tally], personal: bool) -> dict[str, Any]:
