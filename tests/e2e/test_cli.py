@@ -65,6 +65,7 @@ HELP = {
     "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
     "join": ["--server", "--name", "--data", "--budget", "--metrics", "--insecure"],
     "keys": ["init DIR", "new NAME", "add DIR NAME FILE.pub"],
+    "synth": ["--epsilon", "--generator", "--samples", "--out", "--gan.epochs"],
 }
 
 

@@ -70,6 +70,7 @@ class KDDPFL(Teaching):
     epsilon: float = 8.0  # of every client
     eps_1: float = 0.0  # of large clients, for the pseudo-labels; 0: epsilon
     eps_2: float = 0.0  # of general clients, for phase 2; 0: epsilon
+    eps_pub: float = 0.0  # of the special client in a round, in paper mode; 0: eps_2 lasts for all rounds
     ratio: float = 0.5  # eps_pri / eps_pub, in paper mode
     C: float = 1.0  # of the published noise, in paper mode: nothing is clipped to it
     large_join: bool = False  # large clients take part in phase 2, too
@@ -84,6 +85,7 @@ class KDDPFL(Teaching):
         check_number("epsilon", self.epsilon, above=0)
         check_number("eps_1", self.eps_1, at_least=0)
         check_number("eps_2", self.eps_2, at_least=0)
+        check_number("eps_pub", self.eps_pub, at_least=0)
         check_number("ratio", self.ratio, above=0)
         check_number("C", self.C, at_least=0)
         check_number("K_max", self.K_max, at_least=0, whole=True)
@@ -131,14 +133,15 @@ class KDDPFL(Teaching):
             if s.spent >= eps_2 or (self.per_round != 1 and not plan[t]):
                 return
             N = len(plan[t]) + 1
-            eps_pub = eps_2 / self.rounds / (1 + (N - 1) * self.ratio)
+            a_round = 1 + (N - 1) * self.ratio  # what it costs in the paper, in units of eps_pub
+            eps_pub = self.eps_pub or eps_2 / self.rounds / a_round
             w_pub = s.x + cohort.own(train_openly(x=s.x, sgd=self.special), c_pub, t).dx
             if self.mode == "paper":
                 w_pub = public_noise(cohort, w_pub, sd=self.sd(len(c_pub), eps_pub, cohort.delta), t=t)
             call = train(x=s.x, method=self, eps_pri=self.ratio * eps_pub, K=dict(K), delta=cohort.delta)
             replies = cohort.ask(call, Sample(tuple(plan[t]), t, Fixed(N - 1)))
             x = s.x + mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
-            spent = eps_2 * (t + 1) / self.rounds if self.mode == "paper" else 0.0
+            spent = s.spent + eps_pub * a_round if self.mode == "paper" else 0.0
             s = replace(s, x=x, spent=spent, round=t + 1)
             yield s
 

@@ -164,11 +164,17 @@ def test_the_papers_ledger_says_infinity_and_why(tmp_path):
     assert [line.owner for line in votes] == LARGE  # phase 1 is honest, and has its own lines
 
 
-def test_the_paper_goes_on_while_it_has_not_spent_its_budget(tmp_path):
+@pytest.mark.parametrize(("eps_2", "rounds"), [(6.0, 2), (7.0, 3), (2.9, 1), (100.0, 5)])
+def test_the_paper_goes_on_while_it_has_not_spent_its_budget(eps_2, rounds, tmp_path):
+    """Algorithm 2, lines 3 and 16: a round with N = 3 costs eps_pub + 2 eps_pri = 1.5 + 2 * 0.75 = 3."""
+    s, _ = run(replace(PAPER, rounds=5, eps_2=eps_2, eps_pub=1.5), tmp_path)
+    assert (s.round, s.spent) == (rounds, 3.0 * rounds)
+
+
+def test_the_papers_budget_lasts_for_all_rounds_unless_said_otherwise(tmp_path):
     s, _ = run(PAPER, tmp_path)
-    assert (s.round, s.spent) == (3, 6.0)
-    again = drive(PAPER, Lab(tmp_path / "x").serial(PAPER), replace(s, round=1))  # spent already: not one round more
-    assert again.round == 1
+    assert s.round == 3
+    assert s.spent == pytest.approx(6.0)
     assert claims(PAPER, {str(i): 10 + 10 * (i > 2) for i in range(6)}, DELTA)[0][:2] == ("published", 1e6)
 
 
