@@ -6,7 +6,7 @@ DEMO := runs/demo
 .PHONY: help setup demo check test slow clean
 
 help:
-	@echo "make demo    compare six methods on one-class-per-client digits: a table and a picture"
+	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a picture"
 	@echo "make test    lint, types, room contract and tests, as CI runs them"
 	@echo "make setup   .venv with everything for development"
 	@echo "make check   lint, types and room contract only"
@@ -26,7 +26,7 @@ setup: .venv/dev
 
 demo: .venv/demo
 	rm -rf $(DEMO)
-	$(BIN)/tacit compare fedavg fedprox:mu=1 scaffold fedmix centralised local --split label:1 --rounds 20 --repeats 3 --out $(DEMO)
+	$(BIN)/tacit compare fedavg fedprox:mu=1 scaffold fedmix centralised local moments:epsilon=3 dafl:gamma=1.0,pool_epsilon=3 --split label:1 --rounds 20 --repeats 3 --out $(DEMO)
 
 check: .venv/dev
 	$(BIN)/ruff check .

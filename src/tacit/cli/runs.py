@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import BadInput, check_choice
@@ -145,6 +147,8 @@ def conclude(done: Run) -> None:
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
     print(_epsilon_line(final, done.experiment.setting.delta, done.why))
+    if 0 < final["epsilon"][final["protects"]] < math.inf:
+        print(_replacing(done))
     if "groups" in final:
         print(_groups_line(final["groups"]))
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
@@ -160,6 +164,15 @@ def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
     )
     server = show_epsilon(final["epsilon"][f"{unit}/server"])
     return said if observer == "server" else f"{said} (against the server: {server})"
+
+
+def _replacing(done: Run) -> str:
+    """Say what the same releases mean when an example is replaced and not added or removed."""
+    unit, observer = done.final["protects"].split("/")
+    ledger = RunDir.open(done.folder).ledger()
+    delta = done.experiment.setting.delta
+    spent = privacy.epsilon(ledger, unit=unit, observer=observer, delta=delta, relation="replace", quick=True)
+    return f"eps {show_epsilon(spent)} if one {unit} is replaced instead of added or removed"
 
 
 def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
