@@ -1,14 +1,7 @@
 import pytest
-from lab import Lab, small
+from lab import small
 
 from tacit.methods import METHODS
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
 
 
 @pytest.fixture(params=list(METHODS))

@@ -29,12 +29,7 @@ from tacit.models import build
 CLASSES = 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def client(x, y, seed=0, model=None, round=0):

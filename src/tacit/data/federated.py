@@ -42,6 +42,11 @@ class LocalData:
             return replace(self, rows=self.rows[:0], extra=pool.examples, public=True)
         return replace(self, extra=pool.examples)
 
+    def showing(self, inputs: Tensor) -> LocalData:
+        """Return other inputs, without labels, as this client's network takes them."""
+        unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        return replace(self, source=unlabelled, rows=np.arange(len(inputs)), relabel=None, noise=0.0, extra=None)
+
     @cached_property
     def examples(self) -> Examples:
         """These rows, copied out of the shared source, with the labels this client uses."""

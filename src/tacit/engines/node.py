@@ -98,24 +98,13 @@ class World:
         test = self.federation.test(client, self.device)
         data = test if examiner else self.federation.train(client, self.device).joined(kept.get(POOL))
         mine = {k: v for k, v in kept.items() if k != POOL}
-        return self._client(client, round, data, test, mine, rng, task, spent or Ledger(), self.approve)
+        rest = (self.noise, spent or Ledger(), self.approve, task)
+        return Client(client, round, data, test, self.model, mine, rng, *rest, classes=self.classes)
 
-    def _client(
-        self,
-        id: ClientId,
-        round: int,
-        data: LocalData,
-        test: LocalData,
-        kept: Mapping[str, Any],
-        rng: np.random.Generator,
-        task: str,
-        spent: Ledger,
-        approve: Callable[[Ledger], None],
-    ) -> Client:
-        classes = len(self.federation.dataset.classes)
-        return Client(
-            id, round, data, test, self.model, kept, rng, self.noise, spent, approve, task=task, classes=classes
-        )
+    @property
+    def classes(self) -> int:
+        """How many classes the experiment has."""
+        return len(self.federation.dataset.classes)
 
     def generator(self, task: str, round: int, client: ClientId) -> np.random.Generator:
         """Return the generator of one task, and seed torch's own alike."""
@@ -132,7 +121,8 @@ class World:
         local = LocalData(data, rows, dataset.mean, dataset.std, device=self.device, public=True)
         with torch.random.fork_rng(devices=[]), one_thread():
             rng = self.generator(call.task, round, "server")
-            me = self._client("server", round, local, local, {}, rng, call.task, Ledger(), no_limit)
+            rest = (self.noise, Ledger(), no_limit, call.task)
+            me = Client("server", round, local, local, self.model, {}, rng, *rest, classes=self.classes)
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent
 

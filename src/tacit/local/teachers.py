@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tacit.core import Client, Params
-from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
 
 Array = np.ndarray[Any, Any]
@@ -20,9 +18,8 @@ Array = np.ndarray[Any, Any]
 def ballots(me: Client, x: Params, sgd: SGD, images: Tensor) -> Array:
     """Train a teacher from ``x`` and return its votes, a row of zeros and a one for each image."""
     y, _ = sgd.fit(me, x)
-    shown = replace(me.data, source=Examples(images, torch.zeros(len(images), dtype=torch.int64)), relabel=None)
-    shown = replace(shown, rows=np.arange(len(images)), noise=0.0, extra=None)
-    votes: Array = np.eye(me.classes)[scores(network(me, y), shown).argmax(1).numpy()]
+    shown = scores(network(me, y), me.data.showing(images))
+    votes: Array = np.eye(me.classes)[shown.argmax(1).numpy()]
     return votes
 
 

@@ -24,14 +24,12 @@ from tacit.core import (
     Cohort,
     Everyone,
     Law,
-    Observer,
     Params,
     Release,
     Released,
     Reply,
     Sample,
     TooFewReplies,
-    Unit,
     check_number,
     check_rounds,
     task,
@@ -106,11 +104,6 @@ class DAFL(Augment):
         inner = method_from_spec(self.method)
         ours = {name: getattr(self, name) for name in ("rounds", "per_round", "sgd")}
         return replace(inner, **{f.name: ours[f.name] for f in fields(inner) if f.name in ours})
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        """Whom the guarantee is about: in the end, examples against the server."""
-        return ("example", "server")
 
     def init(self, x0: Params) -> State:
         return State(self.inner.init(x0))

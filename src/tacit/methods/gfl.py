@@ -155,8 +155,7 @@ def train_and_label(me: Client, x: Params, sgd: SGD) -> Reply[Labelled]:
     w, _ = sgd.fit(me, x)
     if "S" not in me.kept:  # its samples never reached the server
         return Reply(Labelled(w - x, me.size, torch.zeros(0, dtype=torch.int64)))
-    S = replace(me.data, source=Examples(me.kept["S"], torch.zeros(len(me.kept["S"]), dtype=torch.int64)))
-    S = replace(S, rows=np.arange(len(S.source)), relabel=None, noise=0.0, extra=None)
+    S = me.data.showing(me.kept["S"])
     return Reply(Labelled(w - x, me.size, scores(network(me, w), S).argmax(1)))
 
 

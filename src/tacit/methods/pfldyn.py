@@ -9,10 +9,11 @@ has not is not drawn anew, such examples do not count; images are not augmented;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tacit.core import Client, Cohort, Params, Predictor, Reply, check_number, check_rounds, mean, some, task
+from tacit.core import Call, Client, Cohort, Params, Predictor, Reply, check_number, check_rounds, mean, some, task
 from tacit.local.prototypes import Episodes, Private, nearest
 
 
@@ -39,13 +40,7 @@ class PFLDyn:
         return State(x0, g=x0.zeros())
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        for t in range(s.round, self.rounds):
-            call = train(x=s.x, alpha=self.alpha, local=self.local)
-            replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            part = len(replies) / len(cohort.everyone) if self.share else 1.0
-            x, g = stepped(s.x, s.g, mean(r.dx for r in replies), self.alpha, part)
-            s = replace(s, x=x, g=g, round=t + 1)
-            yield s
+        return steps(self, cohort, s, lambda x: train(x=x, alpha=self.alpha, local=self.local))
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)
@@ -68,6 +63,16 @@ def debiased(
 ) -> Params:
     """Return w_n - w_t after local training with the regulariser -<w, g_n> + alpha/2 ||w - w_t||^2."""
     return local.fit(me, x, grad=lambda g, y: g - g_n + alpha * (y - x), private=private) - x
+
+
+def steps(method: Any, cohort: Cohort, s: State, call: Callable[[Params], Call[Update]]) -> Iterator[State]:
+    """Yield the server's states, given what it asks of clients; any method with PFLDyn's settings will do."""
+    for t in range(s.round, method.rounds):
+        replies = cohort.ask(call(s.x), cohort.sample(some(method.per_round), t))
+        part = len(replies) / len(cohort.everyone) if method.share else 1.0
+        x, g = stepped(s.x, s.g, mean(r.dx for r in replies), method.alpha, part)
+        s = replace(s, x=x, g=g, round=t + 1)
+        yield s
 
 
 def stepped(x: Params, g: Params, d: Params, alpha: float, part: float) -> tuple[Params, Params]:

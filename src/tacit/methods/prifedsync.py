@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from tacit.core import (
     Client,
@@ -26,12 +26,10 @@ from tacit.core import (
     Unit,
     check_number,
     check_rounds,
-    mean,
-    some,
     task,
 )
 from tacit.local.prototypes import Episodes, nearest
-from tacit.methods.pfldyn import State, Update, debiased, stepped
+from tacit.methods.pfldyn import State, Update, debiased, steps
 from tacit.privacy.calibrate import spend
 from tacit.privacy.claimed import clt_epsilon
 from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
@@ -39,6 +37,7 @@ from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
 
 @dataclass(frozen=True)
 class PriFedSync:
+    protects: ClassVar[tuple[Unit, Observer]] = ("client", "server")
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -54,20 +53,11 @@ class PriFedSync:
         check_number("clip", self.clip, above=0)
         check_number("alpha", self.alpha, above=0)
 
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "server")
-
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, method=self), cohort.sample(some(self.per_round), t))
-            part = len(replies) / len(cohort.everyone) if self.share else 1.0
-            x, g = stepped(s.x, s.g, mean(r.dx for r in replies), self.alpha, part)
-            s = replace(s, x=x, g=g, round=t + 1)
-            yield s
+        return steps(self, cohort, s, lambda x: train(x=x, method=self))
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)

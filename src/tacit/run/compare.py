@@ -102,18 +102,28 @@ def start_comparison(
 ) -> Compared:
     """Start a comparison in a new folder."""
     dataset = dataset or data_room.load(plan.setting.data)
-    for _, experiment in plan.experiments():
-        check_number("rounds", experiment.method.rounds, at_least=1)
-        Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():
         raise BadInput(f"out = '{folder}': there is a run or comparison; `tacit resume {folder}` continues it")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
-    except OSError as e:
-        raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
+    write_plan(plan, folder / FILE)
     return resume_comparison(folder, dataset=dataset, watch=watch)
+
+
+def check_all(runs: Sequence[tuple[str, Experiment]], dataset: Dataset) -> None:
+    """Prepare every experiment once, so that bad input leaves no directory behind."""
+    for _, experiment in runs:
+        check_number("rounds", experiment.method.rounds, at_least=1)
+        Plan.of(experiment, dataset)
+
+
+def write_plan(plan: Any, file: Path) -> None:
+    """Write what a folder of several runs is for."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        codec.write_atomically(file, json.dumps(asdict(plan), indent=1).encode())
+    except OSError as e:
+        raise BadInput(f"out = '{file.parent}': cannot be written ({e.strerror})") from None
 
 
 def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Compared:

@@ -11,14 +11,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, Diverged, TacitError, check_choice, check_number
 from tacit.data.examples import Dataset
 from tacit.methods import METHODS, name_of
 from tacit.methods.words import method_from, method_from_spec, validated
-from tacit.run.compare import Row, row, run_all
-from tacit.run.conduct import Nobody, Plan, Run, Watcher
+from tacit.run.compare import Row, check_all, row, run_all, write_plan
+from tacit.run.conduct import Nobody, Run, Watcher
 from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import free_folder
 
@@ -179,17 +178,11 @@ def start_sweep(
 ) -> Swept:
     """Start a sweep in a new folder."""
     dataset = dataset or data_room.load(plan.setting.data)
-    for _, experiment in plan.experiments():
-        check_number("rounds", experiment.method.rounds, at_least=1)
-        Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"out = '{folder}': must be a new or an empty folder; `tacit resume` continues a sweep")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(folder / FILE, json.dumps(asdict(plan), indent=1).encode())
-    except OSError as e:
-        raise BadInput(f"out = '{folder}': cannot be written ({e.strerror})") from None
+    write_plan(plan, folder / FILE)
     return resume_sweep(folder, dataset=dataset, watch=watch)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
@@ -29,19 +28,7 @@ QUICK = Episodes(steps=3, batch=4)
 WHOLE = Episodes(steps=3, batch=32)  # of all data: no sampling, so accounting is quick
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(lab, method):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
@@ -21,13 +20,6 @@ from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
 from tacit.methods.words import spec_of
 from tacit.run.drive import drive
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
 
 
 def shares_of(sizes):

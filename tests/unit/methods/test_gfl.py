@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
@@ -18,13 +17,6 @@ from tacit.methods.fedavg import FedAvg
 from tacit.methods.gfl import GFL, State, believable, iidify, train_for
 from tacit.run.drive import drive
 from tacit.synthesis.labels import cut
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 99))
@@ -108,9 +100,13 @@ def test_only_samples_that_the_model_is_sure_about_are_thrown_out(lab):
     assert wrong
 
 
-def test_a_state_without_its_clients_goes_on(lab):
+def test_a_client_whose_samples_are_lost_is_not_in_the_pool(lab):
     method = GFL(rounds=1, n_k=4)
     assert method.init(lab.x0) == State(lab.x0)
+    engine = lab.serial(method, lambda client, round: "lost" if client == "2" else None)
+    s = drive(method, engine, method.init(lab.x0))
+    assert sorted(s.pool) == ["0", "1", "3", "4", "5"]
+    assert s.round == 1
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,7 @@ DELTA = 1e-5
 GENERAL, LARGE = ["0", "1", "2"], ["3", "4", "5"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(method, tmp_path, **how):

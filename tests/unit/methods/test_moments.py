@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lab import Lab
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 
 from tacit import privacy
@@ -20,19 +19,7 @@ from tacit.synthesis.moments import Gaussians, Terms, pooled, release
 DELTA = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def overlapping(n=600, gap=0.15):

@@ -18,13 +18,6 @@ from tacit.run.drive import drive
 QUICK = Episodes(steps=3, batch=4)
 
 
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
-
-
 def kept(engine, lab):
     """What every client holds of g_n; zero before its first accepted round."""
     stores = {i: engine.world.store(i).kept(engine.accepted.get(i)) for i in engine.everyone}

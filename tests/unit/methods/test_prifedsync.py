@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
@@ -15,13 +14,6 @@ from tacit.privacy import mechanisms
 from tacit.run.drive import drive
 
 QUICK = Episodes(steps=3, batch=4)
-
-
-@pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
 
 
 def run(lab, method):

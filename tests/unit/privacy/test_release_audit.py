@@ -39,13 +39,7 @@ DELTA = 1e-5
 DIM = 4
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in a worker; many threads make steps as small as these a hundred times slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 E1 = np.eye(DIM)[0]

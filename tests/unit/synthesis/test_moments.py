@@ -39,12 +39,7 @@ TERMS = Terms(gdp_mu(1.0, DELTA))
 SHARP = Terms(1e7, R=10.0)  # next to no noise, and nothing is clipped
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def client(x=None, y=None, seed=0, spent=None):
