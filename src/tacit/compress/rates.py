@@ -15,20 +15,15 @@ def check_bounds(r_max: float, r_min: float) -> None:
         raise BadInput(f"r_min = {r_min:g}: must be at most r_max = {r_max:g}")
 
 
-def norms(w: Params) -> dict[str, float]:
-    """Return the norm of each layer."""
-    return {layer: Params({layer: v}).norm() for layer, v in w.items()}
-
-
 def weights(w: Params) -> dict[str, float]:
     """Return each layer's share in the sum of all layers' norms; nothing has a share in nothing.
 
     CUAG-PFL's paper divides by the norm "of the whole model". Read as the norm of all numbers together, that gives an
     uplink of 48% with its network; read as the sum of the layers' norms it gives 31%, which is what it reports.
     """
-    found = norms(w)
-    whole = sum(found.values())
-    return {layer: norm / whole if whole else 0.0 for layer, norm in found.items()}
+    norms = w.norms()
+    whole = sum(norms.values())
+    return {layer: norm / whole if whole else 0.0 for layer, norm in norms.items()}
 
 
 def dynamic(w: Params, r_max: float, r_min: float) -> dict[str, float]:

@@ -61,6 +61,11 @@ class Sampling:
     law: Literal["everyone", "poisson", "fixed"] = "everyone"
     q: float = 1.0
 
+    @classmethod
+    def at(cls, q: float, law: Literal["poisson", "fixed"] = "poisson") -> Sampling:
+        """Return the law with rate ``q``; at rate 1 nobody is left out, whatever the law."""
+        return cls(law, q) if q < 1 else cls()
+
 
 Rounds = tuple[tuple[int, int], ...]  # closed intervals, in order, with gaps between them
 

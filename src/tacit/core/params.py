@@ -57,6 +57,10 @@ class Params(dict[str, Tensor]):
         """Return the Euclidean norm over all entries."""
         return math.sqrt(sum(float(v.double().square().sum()) for v in self.values()))
 
+    def norms(self) -> dict[str, float]:
+        """Return the norm of each tensor by itself."""
+        return {name: Params({name: v}).norm() for name, v in self.items()}
+
     def clipped(self, bound: float) -> Params:
         """Return the nearest point with norm at most ``bound``; one that is not finite counts for nothing."""
         norm = self.norm()

@@ -124,7 +124,7 @@ class SGD:
         """Return what the ledger of a client with ``n`` examples will say after ``times`` rounds."""
         if not self.clip or not times:
             return []
-        sampling = Sampling("poisson", self.rate(n)) if self.rate(n) < 1 else Sampling()
+        sampling = Sampling.at(self.rate(n))
         steps, when = self.private_steps(n), ((0, times - 1),)
         return [Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)]
 

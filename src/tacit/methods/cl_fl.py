@@ -71,7 +71,7 @@ class CLFL:
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
         N = len(sizes)
-        sampling = Sampling("fixed", self.per_round / N) if 0 < self.per_round < N else Sampling()
+        sampling = Sampling.at((self.per_round or N) / N, "fixed")
         when = ((0, self.rounds - 1),)
         return [Release("mean", "client", FEDERATION, "clients", Gaussian(self.z), when, 1, sampling)]
 

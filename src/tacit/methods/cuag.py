@@ -16,12 +16,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
 from itertools import chain
 from typing import Literal
 
 from tacit.compress import Compressor
-from tacit.compress.rates import norms
 from tacit.core import (
     FEDERATION,
     BadInput,
@@ -45,15 +43,14 @@ from tacit.core import (
 )
 from tacit.local.prototypes import Episodes, Private, features_of, nearest, on_sphere
 from tacit.methods.pfldyn import Update, debiased, stepped
-from tacit.privacy.accounting import Part, bill_epsilon
 from tacit.privacy.calibrate import noise_for
-from tacit.privacy.claimed import cuag_epsilon, cuag_sigma
+from tacit.privacy.claimed import cuag_claims, cuag_sigma
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 from tacit.privacy.layers import LayerBounds, times
 from tacit.privacy.mechanisms import AdaptiveClip, claimed_gaussian, gaussian_mean, gaussian_update, mean_line
+from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
 
 TO_PROTOTYPES = 0.1  # of mu^2, at the example level
-LEAST = 0.01  # of the clip: the bound of a layer with hardly any weight
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class CUAG:
     adaptive: bool = False  # certified, observer = clients: let the clip follow the median of the norms, privately
     fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
     squared: bool = False  # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
-    schedule: Literal["constant", "harmonic"] = "constant"  # shares of mu^2 in a client's rounds; harmonic: 1/k
+    schedule: Schedule = "constant"  # shares of mu^2 in a client's rounds; harmonic: 1/k
     radius: float = 2.0  # norm of the embeddings at the example level
     alpha: float = 0.1  # weight of the quadratic term
     share: bool = True  # scale the step of g by the share of clients that took part
@@ -159,7 +156,7 @@ class CUAG:
     def noisy_mean(self, cohort: Cohort, replies: Replies[Update], s: State, z: float) -> tuple[Params, float]:
         """The mean of the clipped updates with noise, and the next clip."""
         like, out_of = self.compressor.compress(s.x.zeros(), s.rates), len(replies.sample.ids)
-        bounds, follow = layer_bounds(s.x, like, s.clip), AdaptiveClip(z, out_of)
+        bounds, follow = LayerBounds.shared_out(s.clip, s.x, like), AdaptiveClip(z, out_of)
         noise = {"clip": 1.0, "z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
         u = gaussian_mean(cohort, replies, lambda r: bounds.clipped(r.dx), like=like, **noise)
         below = [bounds.scaled(r.dx).norm() <= 1 for r in replies]
@@ -169,7 +166,7 @@ class CUAG:
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
         if self.kind == "sum":
             q, when = (self.per_round or len(sizes)) / len(sizes), ((0, self.rounds - 1),)
-            event, sampling = Gaussian(self.shared_noise(q, delta)), Sampling("fixed", q) if q < 1 else Sampling()
+            event, sampling = Gaussian(self.shared_noise(q, delta)), Sampling.at(q, "fixed")
             return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
         return [line for n, K in times.items() if K for line in self._lines(n, sizes[n], K, delta)]
 
@@ -178,9 +175,9 @@ class CUAG:
         mu, rounds = self.mu_of(n, delta), ((0, K - 1),)
         if self.kind == "example":
             P, q = self.local.steps, self.local.rate(D)
-            z, z_prototypes = step_noise(mu, K, P, q, delta)
+            z, z_prototypes = noise_beside(mu, TO_PROTOTYPES, K, P, q, delta)
             first = Release("prototypes", "example", n, "server", Gaussian(z_prototypes), rounds)
-            return [first, replace(first, what="dp-sgd", event=Gaussian(z), steps=P, sampling=poisson(q))]
+            return [first, replace(first, what="dp-sgd", event=Gaussian(z), steps=P, sampling=Sampling.at(q))]
         if self.kind != "update":
             return [Release("update", "client", n, "server", NonPrivate(why(mu)), rounds)]
         zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
@@ -189,19 +186,8 @@ class CUAG:
         return [Release("update", "client", n, "server", Gaussian(z), ((0, 0),)) for z in zs]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-        mu, T = self.mu_of("0", delta), 300  # the rest is the paper's setting
-        H = sum(1 / t for t in range(1, T + 1))
-        own = partial(cuag_epsilon, mu, D=500, lam=0.1, B=self.local.batch, P=self.local.steps, delta=delta)
-        noise = [cuag_sigma(mu, 500, 0.1, self.local.batch, t, self.local.steps) for t in range(1, T + 1)]
-        fixed = 0.1 * sum((self.local.batch / sigma) ** 2 for sigma in noise)  # a client is in a tenth of the rounds
-        exact = [(f"exact, round {t}", own(t), "PLD of the paper's own model") for t in (1, 10, 100, T)]
-        return [
-            ("published", gdp_epsilon(mu, delta), f"mu = {mu:g} whatever the round: sigma is solved anew in each"),
-            ("mu sqrt(H_T)", gdp_epsilon(mu * math.sqrt(H), delta), f"solved anew, they add up to {mu * H**0.5:.3f}"),
-            *exact,
-            ("public clip", gdp_epsilon(math.sqrt(fixed), delta), "real noise, were C public: updates are 2C apart"),
-            ("certified", math.inf, why(mu)),
-        ]
+        mu = self.mu_of("0", delta)
+        return [*cuag_claims(mu, self.local.batch, self.local.steps, delta), ("certified", math.inf, why(mu))]
 
 
 def why(mu: float) -> str:
@@ -211,37 +197,6 @@ def why(mu: float) -> str:
         f"claimed mu {mu:g}, but the clip is the update's own norm, so the size of the noise reveals it, "
         "and 2C/B is not the sensitivity of an update"
     )
-
-
-def mu_in_round(mu: float, k: int, K: int, schedule: str) -> float:
-    """mu_k of a client's k-th round of K: the squares add up to mu^2."""
-    return mu / math.sqrt(K if schedule == "constant" else k * sum(1 / j for j in range(1, K + 1)))
-
-
-def poisson(q: float) -> Sampling:
-    return Sampling("poisson", q) if q < 1 else Sampling()
-
-
-@lru_cache(maxsize=256)
-def step_noise(mu: float, K: int, P: int, q: float, delta: float) -> tuple[float, float]:
-    """The noise of P steps and of the prototypes in each of K rounds, which together cost what mu does."""
-    epsilon, z_prototypes = gdp_epsilon(mu, delta), math.sqrt(K / TO_PROTOTYPES) / mu
-    z = noise_for(gdp_epsilon(mu * math.sqrt(1 - TO_PROTOTYPES), delta), K * P, q, delta=delta)
-    first: Part = (Gaussian(z_prototypes), Sampling(), "add/remove")
-
-    def cost(z: float) -> float:
-        step: Part = (Gaussian(z), poisson(q), "add/remove")
-        return bill_epsilon(frozenset({(first, K), (step, K * P)}), "add/remove", delta, 1e-3)
-
-    while cost(z) > epsilon * (1 + 1e-9):
-        z *= 1.01
-    return z, z_prototypes
-
-
-def layer_bounds(x: Params, like: Params, C: float) -> LayerBounds:
-    """C shared out by the layers' norms in the model that everybody has."""
-    whole = x.norm() or 1.0
-    return LayerBounds.of({layer: C * max(norm / whole, LEAST) for layer, norm in norms(x).items()}, like)
 
 
 @task
@@ -259,14 +214,14 @@ def train(
     (k, K), mu, m = turns[me.id], method.mu_of(me.id, delta), method
     private = None
     if m.kind == "example":
-        z, z_prototypes = step_noise(mu, K, m.local.steps, m.local.rate(me.size), delta)
+        z, z_prototypes = noise_beside(mu, TO_PROTOTYPES, K, m.local.steps, m.local.rate(me.size), delta)
         private = Private(m.clip, z, z_prototypes, m.radius)
     own = debiased(me, x, g_n, m.alpha, m.local, private)
     sent = m.compressor.compress(own, rates)
     if m.kind == "paper":
         sent = as_published(me, sent, m, mu, lam)
     if m.kind in ("update", "sum"):
-        bounds = layer_bounds(x, sent, C)
+        bounds = LayerBounds.shared_out(C, x, sent)
         u = bounds.clipped(sent)
         if m.kind == "update":
             u = gaussian_update(me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule))
@@ -277,7 +232,7 @@ def train(
 
 def as_published(me: Client, v: Params, m: CUAG, mu: float, lam: float) -> Params:
     """Algorithm 4: sensitivity S_l = 2 C_l / B with C_l = ||v_l||, or C and clipped to it (table 5)."""
-    size = norms(v)
+    size = v.norms()
     C = {k: m.fixed_clip or size[k] for k in v}
     sd = cuag_sigma(mu, me.size, lam, m.local.batch, me.round + 1, m.local.steps)
     S = {k: 2 * C[k] / m.local.batch for k in v}

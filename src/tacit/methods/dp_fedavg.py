@@ -77,7 +77,7 @@ class DPFedAvg:
             yield s
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
-        sampling = Sampling("poisson", self.q) if self.q < 1 else Sampling()
+        sampling = Sampling.at(self.q)
         z = noise_for(self.epsilon, self.rounds, self.q, delta=delta) if self.epsilon else self.z
         when = ((0, self.rounds - 1),)
         return [Release("mean", "client", FEDERATION, "clients", Gaussian(z), when, 1, sampling)]

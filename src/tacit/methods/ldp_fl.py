@@ -114,7 +114,7 @@ class LDPFL:
             if self.mode == "dp-sgd":
                 steps, q = self.sgd.private_steps(m), self.sgd.rate(m)
                 event = Gaussian(noise_for(eps, K * steps, q, delta=delta))
-                sampling = Sampling("poisson", q) if q < 1 else sampling
+                sampling = Sampling.at(q)
             if times[client]:
                 lines.append(Release(self.mode, self.protects[0], client, "server", event, when, steps, sampling))
         return lines

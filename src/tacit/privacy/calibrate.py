@@ -28,7 +28,7 @@ def spend(
     check_number("delta", delta, above=0, below=1)
     if steps == 0 or q == 0:
         return 0.0
-    sampling = Sampling("everyone" if q == 1 else "fixed" if law == "fixed" else "poisson", q)
+    sampling = Sampling.at(q, "fixed" if law == "fixed" else "poisson")
     bill: Bill = frozenset({((Gaussian(float(z)), sampling, "add/remove"), int(steps))})
     return bill_epsilon(bill, relation, delta, grid)
 

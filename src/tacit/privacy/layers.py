@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tacit.core import Params
 
+LEAST = 0.01  # of the whole: the bound of a layer with hardly any weight
+
 
 @dataclass(frozen=True)
 class LayerBounds:
@@ -28,6 +30,12 @@ class LayerBounds:
         squares = {layer: c[layer] * math.sqrt(v.numel()) for layer, v in like.items()}
         whole = sum(squares.values())
         return cls(dict(c), {layer: math.sqrt(v / whole) for layer, v in squares.items()})
+
+    @classmethod
+    def shared_out(cls, C: float, x: Params, like: Params) -> LayerBounds:
+        """Return bounds that share out ``C`` by the layers' norms in a point ``x`` that everybody has."""
+        whole = x.norm() or 1.0
+        return cls.of({layer: C * max(norm / whole, LEAST) for layer, norm in x.norms().items()}, like)
 
     def scaled(self, v: Params) -> Params:
         """Return the layers in units of their bounds: those within have norm 1 together at most."""

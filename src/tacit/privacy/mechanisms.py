@@ -106,7 +106,7 @@ class PrivateSteps:
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
         me, event = self.me, Gaussian(float(self.z))
-        sampling = Sampling(self.law, self.q) if self.q < 1 else Sampling()
+        sampling = Sampling.at(self.q, self.law)
         what, when = f"{me.task} dp-sgd".strip(), ((me.round, me.round),)
         line = Release(what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise)
         me.release(line)
@@ -133,10 +133,10 @@ class PrivateSteps:
 def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
     """Return the ledger line of a noisy mean over a sample of clients: its law is the one that drew the sample."""
     law, n, sampling = sample.law, len(cohort.everyone), Sampling()
-    if isinstance(law, Poisson) and law.q < 1:
-        sampling = Sampling("poisson", law.q)
-    if isinstance(law, Fixed) and law.k < n:
-        sampling = Sampling("fixed", law.k / n)
+    if isinstance(law, Poisson):
+        sampling = Sampling.at(law.q)
+    if isinstance(law, Fixed):
+        sampling = Sampling.at(law.k / n, "fixed")
     when, noise = ((sample.round, sample.round),), cohort.noise
     event = Gaussian(float(z))
     return Release(

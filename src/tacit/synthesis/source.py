@@ -75,7 +75,7 @@ class Source:
             return moment_lines(client, self.moments.terms(self.cost, delta))
         gan, epsilon = replace(self.gan, mode=self.mode), self.cost - self.label_epsilon
         plan = gan.plan(n, epsilon, delta)
-        sampling = Sampling() if plan.q == 1 else Sampling("poisson" if self.mode == "certified" else "fixed", plan.q)
+        sampling = Sampling.at(plan.q, "poisson" if self.mode == "certified" else "fixed")
         steps = line("gan", event=Gaussian(plan.z), steps=plan.steps, sampling=sampling)
         if self.mode == "certified":
             return [line("class histogram", event=Pure(self.label_epsilon)), steps]

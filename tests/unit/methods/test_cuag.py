@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from tacit import privacy
 from tacit.codec import same
-from tacit.core import BadInput, Client, Gaussian, Ledger, NonPrivate, Params, mean, params_of
+from tacit.core import BadInput, Client, Gaussian, Ledger, NonPrivate, Params, Sampling, mean, params_of
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local.prototypes import Episodes
 from tacit.methods import CUAG, PFLDyn, cuag
 from tacit.models import build
 from tacit.privacy import gdp_epsilon, mechanisms
+from tacit.privacy.accounting import bill_epsilon
 from tacit.privacy.audit import judge, projection, repeated, spread
 from tacit.privacy.claimed import cuag_sigma
 from tacit.privacy.layers import LayerBounds
+from tacit.privacy.schedule import mu_in_round, noise_beside
 from tacit.run.drive import drive
 
 DELTA = 1e-5
@@ -172,7 +174,7 @@ def test_every_client_spends_its_own_mu(lab):
 @given(st.integers(1, 60), st.floats(0.05, 5.0), st.sampled_from(["constant", "harmonic"]))
 @settings(max_examples=50, deadline=None)
 def test_a_schedule_adds_up_to_mu(K, mu, schedule):
-    parts = [cuag.mu_in_round(mu, k, K, schedule) for k in range(1, K + 1)]
+    parts = [mu_in_round(mu, k, K, schedule) for k in range(1, K + 1)]
     assert math.sqrt(sum(m**2 for m in parts)) == pytest.approx(mu)
     assert parts == sorted(parts, reverse=True)
 
@@ -180,14 +182,14 @@ def test_a_schedule_adds_up_to_mu(K, mu, schedule):
 def test_noise_of_the_example_level_is_neither_too_little_nor_wasted():
     """500 examples, 5 rounds of 25 steps at eps 8: the ledger's own accountant on both releases."""
     mu = privacy.gdp_mu(8.0, DELTA)
-    z, z_prototypes = cuag.step_noise(mu, 5, 25, 0.1, DELTA)
+    z, z_prototypes = noise_beside(mu, 0.1, 5, 25, 0.1, DELTA)
     bill = frozenset(
         {
-            ((Gaussian(z_prototypes), cuag.Sampling(), "add/remove"), 5),
-            ((Gaussian(z), cuag.Sampling("poisson", 0.1), "add/remove"), 125),
+            ((Gaussian(z_prototypes), Sampling(), "add/remove"), 5),
+            ((Gaussian(z), Sampling.at(0.1), "add/remove"), 125),
         }
     )
-    assert 0.97 * 8 < cuag.bill_epsilon(bill, "add/remove", DELTA) <= 8
+    assert 0.97 * 8 < bill_epsilon(bill, "add/remove", DELTA) <= 8
 
 
 layer = st.tuples(st.integers(1, 50), st.floats(1e-3, 100), st.floats(0, 1e4))
@@ -272,9 +274,9 @@ def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
     """Four rounds of the worst client there is: its layers are clipped to their bounds, all in one direction."""
     method, rounds = CUAG(unit="client", epsilon=10.0, schedule=schedule, matrix="binary:0.5"), 4
     like = method.compressor.compress(X, method.compressor.rates(X))
-    bounds = cuag.layer_bounds(X, like, method.clip)
+    bounds = LayerBounds.shared_out(method.clip, X, like)
     worst = bounds.clipped(1e6 * like)
-    zs = [1 / cuag.mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule) for k in range(1, rounds + 1)]
+    zs = [1 / mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule) for k in range(1, rounds + 1)]
 
     def flat(u):
         return torch.cat([v.flatten() for v in u.values()]).double().numpy()
