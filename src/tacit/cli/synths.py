@@ -18,7 +18,7 @@ from tacit.report.pictures import draw_sheet
 from tacit.report.tables import show_epsilon
 from tacit.run.rundir import free_folder
 from tacit.run.synth import save, synthesise
-from tacit.synthesis.gan import GAN
+from tacit.synthesis.gan import GANSettings
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.source import Source
 
@@ -36,7 +36,7 @@ class SynthFlags:
     seed: int = 0  # of everything random but the noise
     noise: Literal["os", "seeded"] = "os"  # where noise comes from; seeded: a simulation that can be repeated
     out: Path | None = None  # folder; default: a new one in runs/
-    gan: Annotated[GAN, tyro.conf.arg(name="gan")] = field(default_factory=GAN)
+    gan: Annotated[GANSettings, tyro.conf.arg(name="gan")] = field(default_factory=GANSettings)
     moments: Annotated[Moments, tyro.conf.arg(name="moments")] = field(default_factory=Moments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,12 @@ class Examples:
 
     def plus(self, other: Examples) -> Examples:
         """Return these examples followed by others of the same kind."""
-        return Examples(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+        return union([self, other])
+
+
+def union(parts: Sequence[Examples]) -> Examples:
+    """Return examples of the same kind, one part after the other."""
+    return Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
 
 
 @dataclass(frozen=True)

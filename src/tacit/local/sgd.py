@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
@@ -26,6 +26,7 @@ from tacit.core import (
     params_of,
 )
 from tacit.local.perexample import check_private, clipped_sum
+from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import PrivateSteps
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -94,6 +95,16 @@ class SGD:
             steps += 1
         return params_of(me.model).as_released(y.released), steps
 
+    def fit_for(self, me: Client, x: Params, epochs: float) -> Params:
+        """Minimise for so many epochs instead; a fraction of one sees that fraction of the data."""
+        whole, part = divmod(epochs, 1)
+        if whole:
+            x, _ = replace(self, epochs=int(whole)).fit(me, x)
+        if some := round(part * len(me.data)):
+            rows = me.data.rows[me.rng.permutation(len(me.data))[:some]]
+            x, _ = replace(self, epochs=1).fit(replace(me, data=replace(me.data, rows=rows)), x)
+        return x
+
     def _corrected(self, grad: Correction, g: list[Tensor], y: Params) -> list[Tensor]:
         """Ask the method for its direction; what that is made of decides whether the point may leave the client."""
         direction = grad(Params(zip(y, g, strict=True)).as_released(y.released), y)
@@ -128,6 +139,11 @@ class SGD:
         steps, when = self.private_steps(n), ((0, times - 1),)
         return [Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)]
 
+    def costing(self, epsilon: float, *, clip: float, n: int, times: int, delta: float) -> SGD:
+        """Return this as DP-SGD with the noise for which ``times`` rounds on ``n`` examples cost ``epsilon``."""
+        steps = times * self.private_steps(n)
+        return replace(self, clip=clip, z=noise_for(epsilon, steps, self.rate(n), delta=delta))
+
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
         return self.epochs * max(1, round(n / self.batch))
@@ -158,6 +174,15 @@ def check_once(me: Client) -> None:
         check_private(me.model, inputs.shape[1:])
         me.model.train()
         _checked.add(me.model)
+
+
+def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
+    """Return the sum of the gradients of all of a client's examples at ``x``, each clipped by itself."""
+    check_once(me)
+    weights = load_params(me.model.train(), x)
+    inputs, labels = me.data.batch(slice(None))
+    sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, clip)
+    return Params(zip(x, (sums[w] for w in weights), strict=True))
 
 
 def scores(predict: Predictor, data: Any) -> Tensor:

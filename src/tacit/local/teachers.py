@@ -1,18 +1,64 @@
-"""Teachers: what a client's data say about public images, by one model or by several on disjoint parts."""
+"""Teachers: who they are, and what a client's data say about public images: by one model, or several on its parts."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from tacit.core import Client, Params
+from tacit.core import BadInput, Client, ClientId, Cohort, Params, Release, check_number
+from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
+from tacit.privacy.calibrate import vote_noise_for
+from tacit.privacy.mechanisms import vote_line
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How a public set gets pseudo-labels."""
+
+    needs_public: ClassVar[bool] = True
+    m: int = 0  # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
+    queries: int = 0  # public images that are voted on; 0: all
+    vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # on the counts of votes
+    sub: int = 50  # sub-teachers of each large client
+    teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))  # training of a teacher
+
+    def __post_init__(self) -> None:
+        check_number("m", self.m, at_least=0, whole=True)
+        check_number("queries", self.queries, at_least=0, whole=True)
+        check_number("sub", self.sub, at_least=1, whole=True)
+        for name, sgd in (("teacher", self.teacher), ("sgd", getattr(self, "sgd", self.teacher))):
+            if sgd.clip:
+                raise BadInput(f"{name}.clip = {sgd.clip}: must be 0; the noise is solved from the epsilons")
+
+    def large(self, sizes: Mapping[ClientId, int]) -> list[ClientId]:
+        """Return the large clients: sizes are public, and nothing else decides."""
+        if self.m > len(sizes):
+            raise BadInput(f"m = {self.m}: must be at most {len(sizes)}, the number of clients")
+        middle = (min(sizes.values()) + max(sizes.values())) / 2
+        first = sorted(sizes, key=lambda i: -sizes[i])  # stable: of equal ones, the first
+        return sorted(first[: self.m] if self.m else [i for i in sizes if sizes[i] >= middle])
+
+    def asked(self, cohort: Cohort) -> Examples:
+        """Return the public images that get a label; their true labels are for the report only."""
+        if cohort.public is None:
+            raise BadInput("split: there is no public set; a split such as sizes:kd-mnist has one")
+        public: Examples = cohort.public
+        return public.take(torch.arange(min(self.queries or len(public), len(public))))
+
+    def vote_lines(self, large: Sequence[ClientId], how: str, epsilon: float, delta: float) -> list[Release]:
+        """Return what the ledger will say of the large clients' votes."""
+        queries, kind = max(self.queries, 1), self.vote_noise  # however many there are, together they cost epsilon
+        scale = vote_noise_for(epsilon, queries, kind, delta=delta)
+        return [vote_line(i, how, queries, scale=scale, kind=kind) for i in large]
 
 
 def ballots(me: Client, x: Params, sgd: SGD, images: Tensor) -> Array:

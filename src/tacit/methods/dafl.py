@@ -9,27 +9,20 @@ trains on it privately, `open` without noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from tacit.core import (
     BadInput,
-    Call,
     Client,
     Cohort,
     Everyone,
-    Law,
     Params,
     Release,
     Released,
     Reply,
     Sample,
-    TooFewReplies,
     check_number,
     check_rounds,
     task,
@@ -39,9 +32,8 @@ from tacit.data.examples import Examples, Pool
 from tacit.local.sgd import SGD
 from tacit.synthesis.gan import claims
 from tacit.synthesis.labels import pls, spelled_out, wanted
+from tacit.synthesis.pool import AT_ONCE, Joined, Share, even, next_shares, others
 from tacit.synthesis.source import Source
-
-AT_ONCE = 8  # clients asked for samples at a time: all that a kill can cost
 
 
 @dataclass(frozen=True)
@@ -133,55 +125,7 @@ class DAFL(Augment):
         ]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-        paper = replace(self, mode="paper", generator="gan", gan=replace(self.gan, mode="paper"))
-        return claims(sizes, delta, paper.gan, paper.cost)
-
-
-def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Examples]:
-    """Ask the next few clients for their samples."""
-    replies = cohort.ask(call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone()))
-    return {i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)}
-
-
-def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Examples]:
-    """Return for each client i the union of S_j, j != i."""
-    return {i: union([s for j, s in shares.items() if j != i]) for i in ids}
-
-
-def even(shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator) -> dict[str, Examples]:
-    """Return the whole pool, shuffled and dealt out: it has no secrets, so nothing says who should train on what."""
-    pool = union(list(shares.values()))
-    if len(pool) < len(ids):
-        raise BadInput(f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more")
-    hands = np.array_split(rng.permutation(len(pool)), len(ids))
-    return {i: pool.take(torch.from_numpy(rows)) for i, rows in zip(ids, hands, strict=True)}
-
-
-def union(shares: Sequence[Examples]) -> Examples:
-    return Examples(torch.cat([s.x for s in shares]), torch.cat([s.y for s in shares]))
-
-
-class Joined:
-    """A cohort in which only those take part that have their pool: the others would train on something else."""
-
-    def __init__(self, cohort: Cohort, ids: tuple[str, ...]) -> None:
-        self.cohort, self.ids = cohort, ids
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cohort, name)
-
-    def sample(self, law: Law, round: int) -> Sample:
-        S = self.cohort.sample(law, round)
-        ids = tuple(i for i in S.ids if i in self.ids)
-        if S.ids and not ids:
-            raise TooFewReplies(f"round {round + 1}: none of the sampled clients has its part of the pool")
-        return replace(S, ids=ids)
-
-
-@dataclass(frozen=True)
-class Share:
-    x: Released[Tensor]
-    y: Released[Tensor]
+        return claims(sizes, delta, self.gan, replace(self, mode="paper", generator="gan").cost)
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ from tacit.core import (
     task,
     unnoised,
 )
-from tacit.data.examples import Examples
+from tacit.data.examples import Examples, union
 from tacit.local.sgd import SGD, network, scores
-from tacit.methods.dafl import AT_ONCE, Share, next_shares, union
 from tacit.methods.fedavg import train
-from tacit.synthesis.labels import cut, spelled_out
+from tacit.synthesis.labels import cut, iidify, spelled_out
+from tacit.synthesis.pool import AT_ONCE, Share, next_shares
 from tacit.synthesis.source import Source
 
 SURE = 0.9  # probability above which the global model may throw a sample out
@@ -125,14 +125,6 @@ class GFL(Source):
         return cohort.own(train_for(x=x, sgd=open_sgd, E=E), balanced, t).x
 
 
-def iidify(y: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return rows with as many of each class that is there as the rarest of them has."""
-    rows = [np.flatnonzero(y.numpy() == c) for c in y.unique().tolist()]  # type: ignore[no-untyped-call]
-    least = min(map(len, rows), default=0)
-    chosen = [rng.choice(r, least, replace=False) for r in rows]
-    return torch.from_numpy(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64))
-
-
 @task
 def offline(me: Client, how: GFL, delta: float) -> Reply[Share]:
     fitted, counts = how.fit(me, delta)
@@ -171,14 +163,7 @@ class Rows:
 
 @task
 def train_for(me: Client, x: Params, sgd: SGD, E: float) -> Reply[Trained]:
-    """Train for E epochs; a fraction of one sees that fraction of the data."""
-    whole, part = divmod(E, 1)
-    if whole:
-        x, _ = replace(sgd, epochs=int(whole)).fit(me, x)
-    if some_rows := round(part * len(me.data)):
-        rows = me.data.rows[me.rng.permutation(len(me.data))[:some_rows]]
-        x, _ = replace(sgd, epochs=1).fit(replace(me, data=replace(me.data, rows=rows)), x)
-    return Reply(Trained(x))
+    return Reply(Trained(sgd.fit_for(me, x, E)))
 
 
 @task

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from tacit.core import (
@@ -41,12 +40,14 @@ from tacit.core import (
 )
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
+from tacit.local.teachers import Teaching
 from tacit.methods.fedavg import Update
 from tacit.methods.fedavg import train as train_openly
-from tacit.methods.moments import Moments, label
-from tacit.methods.pate import Teaching, known_sizes
-from tacit.privacy.calibrate import noise_for
+from tacit.methods.moments import Moments
+from tacit.methods.pate import known_sizes, winners
+from tacit.privacy.claimed import kd_dpfl_round, kd_dpfl_sigma
 from tacit.privacy.mechanisms import claimed_gaussian, public_noise
+from tacit.privacy.schedule import Turns
 from tacit.synthesis.moments import lines as moment_lines
 
 
@@ -83,11 +84,9 @@ class KDDPFL(Teaching):
         super().__post_init__()
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
-        check_number("eps_1", self.eps_1, at_least=0)
-        check_number("eps_2", self.eps_2, at_least=0)
-        check_number("eps_pub", self.eps_pub, at_least=0)
+        for name in ("eps_1", "eps_2", "eps_pub", "C"):
+            check_number(name, getattr(self, name), at_least=0)
         check_number("ratio", self.ratio, above=0)
-        check_number("C", self.C, at_least=0)
         check_number("K_max", self.K_max, at_least=0, whole=True)
         check_number("clip", self.clip, above=0)
         if self.mode == "paper" and self.labels not in ("auto", "vote"):
@@ -133,41 +132,41 @@ class KDDPFL(Teaching):
             if s.spent >= eps_2 or (self.per_round != 1 and not plan[t]):
                 return
             N = len(plan[t]) + 1
-            a_round = 1 + (N - 1) * self.ratio  # what it costs in the paper, in units of eps_pub
-            eps_pub = self.eps_pub or eps_2 / self.rounds / a_round
-            w_pub = s.x + cohort.own(train_openly(x=s.x, sgd=self.special), c_pub, t).dx
-            if self.mode == "paper":
-                w_pub = public_noise(cohort, w_pub, sd=self.sd(len(c_pub), eps_pub, cohort.delta), t=t)
-            call = train(x=s.x, method=self, eps_pri=self.ratio * eps_pub, K=dict(K), delta=cohort.delta)
+            eps_pub, eps_pri, cost = kd_dpfl_round(eps_2 / self.rounds, N, self.ratio, self.eps_pub)
+            w_pub = self.special_client(cohort, s.x, c_pub, eps_pub, t)
+            call = train(x=s.x, method=self, eps_pri=eps_pri, K=dict(K), delta=cohort.delta)
             replies = cohort.ask(call, Sample(tuple(plan[t]), t, Fixed(N - 1)))
             x = s.x + mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
-            spent = s.spent + eps_pub * a_round if self.mode == "paper" else 0.0
-            s = replace(s, x=x, spent=spent, round=t + 1)
+            s = replace(s, x=x, spent=s.spent + cost if self.mode == "paper" else 0.0, round=t + 1)
             yield s
+
+    def special_client(self, cohort: Cohort, x: Params, c_pub: Examples, eps_pub: float, t: int) -> Params:
+        """Return w_pub: with noise in the paper only."""
+        w_pub = x + cohort.own(train_openly(x=x, sgd=self.special), c_pub, t).dx
+        if self.mode == "certified":
+            return w_pub
+        return public_noise(cohort, w_pub, sd=kd_dpfl_sigma(self.C, len(c_pub), eps_pub, cohort.delta), t=t)
 
     def phase_1(self, cohort: Cohort, s: State, public: Examples) -> State:
         sizes = known_sizes(cohort)
         large = self.groups(sizes)["large"]
         if self.how == "moments":
-            unlabelled = Examples(public.x, torch.zeros_like(public.y))
-            classifier = self.moments.classifier(cohort, Sample(tuple(large), 0, Everyone()))
-            labels = cohort.own(label(x=classifier, features=self.features), unlabelled, 0).y
+            labels = self.moments.labels(cohort, Sample(tuple(large), 0, Everyone()), public.x)
         else:
-            labels = self.winners(cohort, s.x, large, self.how, self.budgets[0])
+            labels = winners(self, cohort, s.x, large, self.how, self.budgets[0])
         return replace(s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean()))
 
-    def plan(self, cohort: Cohort, sizes: Mapping[ClientId, int]) -> list[list[ClientId]]:
-        """Return who takes part in each round: any in the paper; else any of those drawn least, at most K_max times."""
+    def turns(self, sizes: Mapping[ClientId, int]) -> Turns:
+        """Any N - 1 of the pool in the paper; else any of those drawn least, at most K_max times."""
         groups = self.groups(sizes)
         pool = groups["general"] + groups["large"] * self.large_join
-        fair, taken, plan = self.mode == "certified", Counter[str](), []
-        for t in range(self.rounds):
-            lots = dict(zip(pool, cohort.rng("kd_dpfl", t).permutation(len(pool)), strict=True))
-            free = [i for i in pool if not (fair and self.K_max and taken[i] >= self.K_max)]
-            first = sorted(free, key=lambda i: (fair and taken[i], lots[i]))
-            plan.append(sorted(first[: (self.per_round or len(pool) + 1) - 1]))
-            taken.update(plan[-1])
-        return plan
+        N = self.per_round or len(pool) + 1
+        return Turns(pool, N - 1, self.rounds, fair=self.mode == "certified", most=self.K_max)
+
+    def plan(self, cohort: Cohort, sizes: Mapping[ClientId, int]) -> list[list[ClientId]]:
+        """Return who takes part in each round."""
+        turns = self.turns(sizes)
+        return turns.drawn([cohort.rng("kd_dpfl", t).permutation(len(turns.pool)) for t in range(self.rounds)])
 
     @property
     def moments(self) -> Moments:
@@ -175,28 +174,22 @@ class KDDPFL(Teaching):
         eps_1, _ = self.budgets
         return Moments(eps_1, self.features, head="lda" if eps_1 < 2 else "auto", share=0.5)
 
-    def sd(self, n: int, epsilon: float, delta: float) -> float:
-        """The published noise on weights, with the sensitivity that it lacks."""
-        return 2 * self.C / n * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
     def private(self, n: int, K: int, delta: float) -> SGD:
         """The training of a general client with n examples that takes part K times."""
-        steps, q = self.sgd.private_steps(n), self.sgd.rate(n)
-        return replace(self.sgd, clip=self.clip, z=noise_for(self.budgets[1], K * steps, q, delta=delta))
+        return self.sgd.costing(self.budgets[1], clip=self.clip, n=n, times=K, delta=delta)
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
-        groups, (eps_1, _) = self.groups(sizes), self.budgets
-        pool = groups["general"] + groups["large"] * self.large_join
-        K = math.ceil(self.rounds * ((self.per_round or len(pool) + 1) - 1) / len(pool))
-        K = min(K, self.K_max or K)
+        large, turns = self.large(sizes), self.turns(sizes)
         if self.how == "moments":
-            lines = [line for i in groups["large"] for line in moment_lines(i, self.moments.terms(delta))]
+            lines = [line for i in large for line in moment_lines(i, self.moments.terms(delta))]
         else:
-            lines = [self.vote_line(i, self.how, eps_1, max(self.queries, 1), delta) for i in groups["large"]]
+            lines = self.vote_lines(large, self.how, self.budgets[0], delta)
         if self.mode == "paper":
             why = NonPrivate(NO_CLIPPING)
-            return lines + [Release("weights", "example", i, "server", why, ((0, 0),)) for i in pool]
-        return lines + [line for i in pool if K for line in self.private(sizes[i], K, delta).lines(i, sizes[i], K)]
+            return lines + [Release("weights", "example", i, "server", why, ((0, 0),)) for i in turns.pool]
+        K = turns.at_most()
+        private = {i: self.private(sizes[i], K, delta) for i in turns.pool if K}
+        return lines + [line for i, sgd in private.items() for line in sgd.lines(i, sizes[i], K)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
@@ -212,7 +205,7 @@ NO_CLIPPING = "no clipping: noise on weights that nothing bounds proves nothing"
 def train(me: Client, x: Params, method: KDDPFL, eps_pri: float, K: dict[str, int], delta: float) -> Reply[Update]:
     if method.mode == "paper":
         y, _ = method.sgd.fit(me, x)
-        sd = method.sd(me.size, eps_pri, delta)
+        sd = kd_dpfl_sigma(method.C, me.size, eps_pri, delta)
         dx = claimed_gaussian(me, "kd_dpfl weights", y, sd=sd, why=NO_CLIPPING) - x
     else:
         y, _ = method.private(me.size, K[me.id], delta).fit(me, x)

@@ -11,7 +11,6 @@ Each client may have its own eps (`epsilons`, dealt out in turn).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -21,30 +20,25 @@ from tacit.core import (
     BadInput,
     Client,
     Cohort,
-    Event,
     Gaussian,
     NonPrivate,
     Observer,
     Params,
     Release,
     Reply,
-    Sampling,
     Unit,
     check_choice,
     check_number,
     check_rounds,
-    load_params,
     mean,
     most_rounds,
     some,
     task,
 )
-from tacit.local.perexample import clipped_sum
-from tacit.local.sgd import SGD, check_once, cross_entropies
+from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.fedavg import State
-from tacit.privacy.calibrate import noise_for
-from tacit.privacy.claimed import ldp_fl_sigma, moments_epsilon, performance_loss
-from tacit.privacy.gdp import gdp_epsilon, gdp_mu
+from tacit.privacy.claimed import ldp_fl_claims, ldp_fl_ratio, ldp_fl_sigma, performance_loss
+from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import claimed_gaussian, gaussian, gaussian_update
 
 MODES = ("dp-sgd", "gradient", "update", "paper")
@@ -62,6 +56,16 @@ class Promise:
     K: int  # of which a client takes part in, at most
     q: float  # the share of clients in a round; used by the paper's formula only
     relation: str
+
+    @property
+    def z(self) -> float:
+        """The noise multiplier of one release in each of K rounds; if an example is replaced, a sum moves by 2C."""
+        twice = self.mode == "gradient" and self.relation == "replace"
+        return float(self.K**0.5 / gdp_mu(self.epsilon, self.delta)) * (2 if twice else 1)
+
+    def private(self, sgd: SGD, m: int) -> SGD:
+        """The local training of a client with m examples as DP-SGD."""
+        return sgd.costing(self.epsilon, clip=self.clip, n=m, times=self.K, delta=self.delta)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class LDPFL:
         N = len(cohort.everyone)
         q = (self.per_round or N) / N
         K = most_rounds(cohort, some(self.per_round), self.rounds)
-        promise = Promise(self.mode, self.epsilon, cohort.delta, self.clip, self.rounds, K, q, self.relation)
+        promise = self.promise(K, q, cohort.delta)
         for t in range(s.round, self.rounds):
             S = cohort.sample(some(self.per_round), t)
             call = train(x=s.x, promise=promise, epsilons=list(self.epsilons), sgd=self.sgd)
@@ -103,43 +107,28 @@ class LDPFL:
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
-        lines = []
-        for (client, m), eps in zip(sizes.items(), cycle(self.epsilons or (self.epsilon,)), strict=False):
-            K, when = max(times.values()), ((0, times[client] - 1),)
-            event: Event = Gaussian(K**0.5 / gdp_mu(eps, delta) * (2 if self._doubled() else 1))
-            steps, sampling = 1, Sampling()
-            if self.mode == "paper":
-                event = NonPrivate(why(eps, self.sgd))
-            if self.mode == "dp-sgd":
-                steps, q = self.sgd.private_steps(m), self.sgd.rate(m)
-                event = Gaussian(noise_for(eps, K * steps, q, delta=delta))
-                sampling = Sampling.at(q)
-            if times[client]:
-                lines.append(Release(self.mode, self.protects[0], client, "server", event, when, steps, sampling))
-        return lines
+    def promise(self, K: int, q: float, delta: float) -> Promise:
+        return Promise(self.mode, self.epsilon, delta, self.clip, self.rounds, K, q, self.relation)
 
-    def _doubled(self) -> bool:
-        return self.mode == "gradient" and self.relation == "replace"
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        each = zip(sizes, cycle(self.epsilons or (self.epsilon,)), strict=False)
+        promise = self.promise(max(times.values()), 1.0, delta)
+        promises = {client: replace(promise, epsilon=eps) for client, eps in each}
+        return [line for c, p in promises.items() if times[c] for line in self._lines(p, c, sizes[c], times[c])]
+
+    def _lines(self, p: Promise, client: str, m: int, times: int) -> list[Release]:
+        """What the ledger of a client with m examples will say after so many rounds."""
+        if p.mode == "dp-sgd":
+            return p.private(self.sgd, m).lines(client, m, times)
+        event = NonPrivate(why(p.epsilon, self.sgd)) if p.mode == "paper" else Gaussian(p.z)
+        return [Release(p.mode, self.protects[0], client, "server", event, ((0, times - 1),))]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-        ratio = self.epsilon / (2 * self.rounds * math.log(1 / delta)) ** 0.5  # 2C/m over its own sigma, q = 1
-        return [
-            ("published", self.epsilon, "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps"),
-            ("moments", moments_epsilon(ratio, self.rounds, delta=delta), "if 2C/m were the sensitivity"),
-            ("exact GDP", gdp_epsilon(ratio * self.rounds**0.5, delta), "if 2C/m were the sensitivity"),
-            (
-                "certified",
-                math.inf,
-                f"2C/m is the sensitivity of one averaged full-batch gradient, not of {self.sgd.epochs} epochs of SGD; "
-                "a logistic regression with a claimed eps of 1 really spends more than 10",
-            ),
-        ]
+        return ldp_fl_claims(self.rounds, self.epsilon, self.sgd.epochs, delta)
 
     def performance_loss(self, sizes: Mapping[str, int], delta: float) -> float:
         """The paper's own diagnostic, P = sum_i exp(sum_t alpha(1)); not a privacy quantity."""
-        ratio = self.epsilon / (2 * self.rounds * math.log(1 / delta)) ** 0.5
-        return performance_loss([ratio] * len(sizes), self.rounds)
+        return performance_loss([ldp_fl_ratio(self.rounds, self.epsilon, delta)] * len(sizes), self.rounds)
 
 
 def why(epsilon: float, sgd: SGD) -> str:
@@ -165,23 +154,16 @@ def as_published(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
 
 
 def by_gradient(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    check_once(me)
-    weights = load_params(me.model.train(), x)
-    inputs, labels = me.data.batch(slice(None))
-    sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, p.clip)
-    total = Params(zip(x, (sums[w] for w in weights), strict=True))
-    z = p.K**0.5 / gdp_mu(p.epsilon, p.delta) * (2 if p.relation == "replace" else 1)
-    g = gaussian(me, "ldp_fl gradient", total, sensitivity=p.clip, z=z) / me.size
+    total = clipped_gradient(me, x, p.clip)
+    g = gaussian(me, "ldp_fl gradient", total, sensitivity=p.clip, z=p.z) / me.size
     return (-sgd.lr) * g
 
 
 def by_dp_sgd(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    steps, q = sgd.private_steps(me.size), sgd.rate(me.size)
-    z = noise_for(p.epsilon, p.K * steps, q, delta=p.delta)
-    y, _ = replace(sgd, clip=p.clip, z=z).fit(me, x)
+    y, _ = p.private(sgd, me.size).fit(me, x)
     return y - x
 
 
 def by_update(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
     y, _ = sgd.fit(me, x)
-    return gaussian_update(me, "ldp_fl update", y - x, clip=p.clip, z=p.K**0.5 / gdp_mu(p.epsilon, p.delta))
+    return gaussian_update(me, "ldp_fl update", y - x, clip=p.clip, z=p.z)

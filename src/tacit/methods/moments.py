@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from tacit.core import (
@@ -26,6 +27,7 @@ from tacit.core import (
     check_number,
     task,
 )
+from tacit.data.examples import Examples
 from tacit.local.sgd import scores as all_scores
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
@@ -79,6 +81,11 @@ class Moments:
         if self.head in ("logistic", "mlp"):
             return trained(g, HIDDEN if self.head == "mlp" else 0, cohort.rng("head"))
         return linear(g) if len(replies[0].moments["M"]) == 1 or self.head == "lda" else quadratic(g)
+
+    def labels(self, cohort: Cohort, S: Sample, images: Tensor) -> Tensor:
+        """Ask these clients for their moments; return what the classifier says that public images are."""
+        unlabelled = Examples(images, torch.zeros(len(images), dtype=torch.int64))
+        return cohort.own(label(x=self.classifier(cohort, S), features=self.features), unlabelled, 0).y
 
     def shared(self, me: Client, s: State) -> Predictor:
         return predictor(me, s.x, self.features)

@@ -67,6 +67,13 @@ def laplace_for(epsilon: float, steps: int, *, delta: float) -> float:
     return _meet(cost, epsilon, start, within=1e-3)
 
 
+def vote_noise_for(epsilon: float, queries: int, kind: str, *, delta: float) -> float:
+    """Return the scale of the noise on each count of votes with which all queries cost a voter ``epsilon``."""
+    if kind == "gaussian":
+        return math.sqrt(2) * noise_for(epsilon, queries, delta=delta)
+    return 2 * laplace_for(epsilon, queries, delta=delta)
+
+
 def _meet(cost: Callable[[float], float], epsilon: float, z: float, *, within: float) -> float:
     """Return a noise multiplier that costs ``epsilon`` or ``within`` less: secants of log cost over log z."""
     slope, before = -1.0, None

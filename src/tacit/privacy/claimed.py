@@ -49,9 +49,48 @@ def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, del
     return 2 * clip / m * math.sqrt(2 * q * rounds * math.log(1 / delta)) / epsilon
 
 
+def ldp_fl_ratio(rounds: int, epsilon: float, delta: float) -> float:
+    """Return 2C/m over LDP-FL's own sigma, for q = 1."""
+    return float(epsilon / (2 * rounds * math.log(1 / delta)) ** 0.5)
+
+
+def ldp_fl_claims(rounds: int, epsilon: float, epochs: int, delta: float) -> list[tuple[str, float, str]]:
+    """Return what LDP-FL's epsilon comes to, if its sensitivity were right, and what is wrong with that."""
+    ratio = ldp_fl_ratio(rounds, epsilon, delta)
+    return [
+        ("published", epsilon, "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps"),
+        ("moments", moments_epsilon(ratio, rounds, delta=delta), "if 2C/m were the sensitivity"),
+        ("exact GDP", gdp_epsilon(ratio * rounds**0.5, delta), "if 2C/m were the sensitivity"),
+        (
+            "certified",
+            math.inf,
+            f"2C/m is the sensitivity of one averaged full-batch gradient, not of {epochs} epochs of SGD; "
+            "a logistic regression with a claimed eps of 1 really spends more than 10",
+        ),
+    ]
+
+
 def performance_loss(ratios: Iterable[float], rounds: int, q: float = 1.0, order: int = 1) -> float:
     """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)): the paper's diagnostic, not a privacy quantity."""
     return sum(math.exp(min(700.0, rounds * log_moment(order, ratio, q))) for ratio in ratios)
+
+
+def kd_dpfl_sigma(C: float, n: int, epsilon: float, delta: float) -> float:
+    """Return KD-DPFL's noise on weights, (2C/n) sqrt(2 ln(1.25/delta)) / eps, with the sensitivity that it lacks."""
+    return 2 * C / n * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def kd_dpfl_round(budget: float, N: int, ratio: float, eps_pub: float = 0.0) -> tuple[float, float, float]:
+    """Return eps_pub, eps_pri and what KD-DPFL counts for a round: eps_pub + (N - 1) eps_pri, eps_pri = ratio eps_pub.
+
+    Without an eps_pub it is the one with which the round costs ``budget``.
+
+    >>> kd_dpfl_round(3.0, 5, 0.5)
+    (1.0, 0.5, 3.0)
+    """
+    units = 1 + (N - 1) * ratio
+    eps_pub = eps_pub or budget / units
+    return eps_pub, ratio * eps_pub, eps_pub * units
 
 
 def cuag_sigma(mu: float, D: int, lam: float, B: int, t: int, P: int) -> float:

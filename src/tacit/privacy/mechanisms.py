@@ -18,6 +18,7 @@ from torch import Tensor
 from tacit.core import (
     FEDERATION,
     Client,
+    ClientId,
     Cohort,
     Event,
     Fixed,
@@ -245,6 +246,14 @@ def vote_event(scale: float, kind: str) -> Event:
     return Gaussian(scale / math.sqrt(2)) if kind == "gaussian" else Laplace(scale / 2)
 
 
+def vote_line(voter: ClientId, how: str, queries: int, *, scale: float, kind: str) -> Release:
+    """Return the ledger line of a client's votes: its own vote, which the server counts, or its sub-teachers'."""
+    event, when = vote_event(scale, kind), ((0, 0),)
+    if how == "vote":
+        return Release("votes", "client", voter, "clients", event, when, queries, relation="either")
+    return Release("votes", "example", voter, "server", event, when, queries)
+
+
 def noisy_votes(cohort: Cohort, replies: Replies[T], counts: Array, *, scale: float, kind: str) -> Array:
     """Return the winners (PATE's noisy max) of votes that the server has counted: hides each voter from all others.
 
@@ -253,10 +262,10 @@ def noisy_votes(cohort: Cohort, replies: Replies[T], counts: Array, *, scale: fl
     of all of a client's data. The server has seen the votes: nothing is hidden from it.
     """
     check_number("scale", scale, at_least=0)
-    task, t, event = replies.id.partition("@")[0], replies.sample.round, vote_event(scale, kind)
+    task, t = replies.id.partition("@")[0], replies.sample.round
     for client in replies.clients:
-        line = Release(f"{task} (noisy max)", "client", client, "clients", event, ((t, t),), len(counts))
-        cohort.release(replace(line, relation="either", covers=task, noise=cohort.noise))
+        line = vote_line(client, "vote", len(counts), scale=scale, kind=kind)
+        cohort.release(replace(line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task, noise=cohort.noise))
     return noisy_max(source(cohort.noise, cohort.rng("votes", task, t)), counts, scale=scale, kind=kind)
 
 
@@ -267,8 +276,8 @@ def noisy_counts(me: Client, what: str, counts: Array, *, scale: float, kind: st
     changes one sub-teacher, and with it at most two counts of each query, by one. Replacing one may change two.
     """
     check_number("scale", scale, at_least=0)
-    line = _line(me, what, "example", vote_event(scale, kind))
-    me.release(replace(line, steps=len(counts)))
+    line = vote_line(me.id, "sub-teachers", len(counts), scale=scale, kind=kind)
+    me.release(replace(line, what=what, rounds=((me.round, me.round),), noise=me.noise))
     return Released(counts + _vote_noise(source(me.noise, me.rng), counts, scale, kind))
 
 

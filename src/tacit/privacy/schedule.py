@@ -1,17 +1,54 @@
-"""How a client's budget is shared out over the rounds that it takes part in, and over what it releases in each."""
+"""Who takes part how often, and how a client's budget is shared out over its rounds and what it releases in each."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
-from tacit.core import Gaussian, Sampling
+import numpy as np
+
+from tacit.core import ClientId, Gaussian, Sampling
 from tacit.privacy.accounting import Part, bill_epsilon
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.gdp import gdp_epsilon
 
+Array = np.ndarray[Any, Any]
 Schedule = Literal["constant", "harmonic"]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """In each round ``k`` clients of a pool, by lot; if it is fair, of those that had the fewest turns so far."""
+
+    pool: Sequence[ClientId]
+    k: int
+    rounds: int
+    fair: bool = True
+    most: int = 0  # turns of one client, if it is fair; 0: no limit
+
+    def drawn(self, lots: Sequence[Array]) -> list[list[ClientId]]:
+        """Return who takes part in each round; a round's lots are in the order of the pool, and the least win."""
+        taken, plan = Counter[ClientId](), []
+        for round_lots in lots:
+            lot = dict(zip(self.pool, round_lots, strict=True))
+            free = [i for i in self.pool if not (self.fair and self.most and taken[i] >= self.most)]
+            first = sorted(free, key=lambda i: (self.fair and taken[i], lot[i]))
+            plan.append(sorted(first[: self.k]))
+            taken.update(plan[-1])
+        return plan
+
+    def at_most(self) -> int:
+        """Return how many turns a client can have, if it is fair: no two clients' differ by more than one.
+
+        >>> Turns(["a", "b", "c"], 2, rounds=4).at_most()
+        3
+        """
+        K = math.ceil(self.rounds * self.k / len(self.pool))
+        return min(K, self.most or K)
 
 
 def mu_in_round(mu: float, k: int, K: int, schedule: Schedule) -> float:

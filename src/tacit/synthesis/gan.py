@@ -31,6 +31,7 @@ from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
 Array = np.ndarray[Any, Any]
 Auto = Literal["auto"]
+Mode = Literal["certified", "paper"]
 Shape = tuple[int, int, int]  # channels, height, width
 Watch = Callable[[int, int], object]  # gets the steps done, and of how many
 
@@ -53,10 +54,9 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class GAN:
-    """How a client's generator is trained; `auto` stands for what the mode needs."""
+class GANSettings:
+    """How a client's generator is trained; `auto` stands for what the method's mode needs."""
 
-    mode: Literal["certified", "paper"] = "certified"  # certified: epsilon is a theorem; paper: as published
     epochs: int = 50  # passes over the data, as far as the budget lasts
     batch: int = 256  # B, examples in a step
     z: float | Auto = "auto"  # noise multiplier; auto: solved from epsilon; in paper mode 0.5
@@ -72,18 +72,35 @@ class GAN:
     width: int = 16  # channels of the networks' outermost layers; fewer weights are less noise, and faster
 
     def __post_init__(self) -> None:
-        check_choice("gan.mode", self.mode, OWN)
         check_choice("gan.loss", self.loss, ("standard", "saturating", "wgan"))
         for name in ("epochs", "batch", "latent", "width"):
             check_number(f"gan.{name}", getattr(self, name), at_least=1, whole=True)
-        check_number("gan.lr", self.own("lr"), above=0)
         check_number("gan.beta1", self.beta1, at_least=0, below=1)
         check_number("gan.beta2", self.beta2, at_least=0, below=1)
-        check_number("gan.clip", self.own("clip"), above=0)
-        check_number("gan.discriminator_steps", self.own("discriminator_steps"), at_least=1, whole=True)
-        check_number("gan.ema", self.own("ema"), at_least=0, below=1)
-        if self.z != "auto":
-            check_number("gan.z", self.z, at_least=0)
+        self._check("z", at_least=0)
+        self._check("clip", above=0)
+        self._check("lr", above=0)
+        self._check("discriminator_steps", at_least=1, whole=True)
+        self._check("ema", at_least=0, below=1)
+
+    def _check(self, name: str, **allowed: Any) -> None:
+        if getattr(self, name) != "auto":
+            check_number(f"gan.{name}", getattr(self, name), **allowed)
+
+    def in_mode(self, mode: Mode) -> GAN:
+        """Return the training that these settings are for."""
+        return GAN(**vars(self), mode=mode)
+
+
+@dataclass(frozen=True)
+class GAN(GANSettings):
+    """The training of a client's generator in one of the two modes."""
+
+    mode: Mode = "certified"  # certified: epsilon is a theorem; paper: as published
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("gan.mode", self.mode, OWN)
 
     def own(self, name: str) -> float:
         """Return a setting, or what the mode needs where it is `auto`."""
@@ -112,7 +129,7 @@ class GAN:
         certified, shape = self.mode == "certified", image_shape(me)
         size = public_size(counts) if certified else len(me.data)
         if size == 0:
-            raise BadInput(f"client {me.id}: has no examples, and gan.mode = 'paper' needs at least one")
+            raise BadInput(f"client {me.id}: has no examples, and mode = 'paper' needs at least one")
         game = Game(self, shape, classes, me.rng, me.data.device)
         plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
         self._certified(me, game, plan, shares(counts), watch) if certified else self._paper(me, game, plan, watch)
@@ -266,7 +283,9 @@ def latents(n: int, size: int, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.standard_normal((n, size), np.float32))
 
 
-def claims(sizes: Mapping[str, int], delta: float, gan: GAN, epsilon: float = 50.0) -> list[tuple[str, float, str]]:
+def claims(
+    sizes: Mapping[str, int], delta: float, gan: GANSettings, epsilon: float = 50.0
+) -> list[tuple[str, float, str]]:
     """Return what DA-FL's pre-processing is said to cost, and what accountants say for the client with least data."""
     n = min(sizes.values())
     q, z = min(gan.batch, n) / n, 0.5 if gan.z == "auto" else gan.z

@@ -93,6 +93,14 @@ def cut(n: int, p: Array) -> Array:
     return whole
 
 
+def iidify(y: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return rows with as many of each class that is there as the rarest of them has (GFL's IIDify)."""
+    rows = [np.flatnonzero(y.numpy() == c) for c in y.unique().tolist()]  # type: ignore[no-untyped-call]
+    least = min(map(len, rows), default=0)
+    chosen = [rng.choice(r, least, replace=False) for r in rows]
+    return torch.from_numpy(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64))
+
+
 def spelled_out(m: Array) -> Tensor:
     """Return m_k labels of each class k, in order.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from tacit.core import BadInput, Client, ClientId, Gaussian, NonPrivate, Pure, Release, Sampling, check_number
-from tacit.synthesis.gan import GAN, LABELS, Watch
+from tacit.synthesis.gan import GAN, LABELS, GANSettings, Mode, Watch
 from tacit.synthesis.labels import held, histogram, own_counts
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.moments import lines as moment_lines
@@ -28,18 +28,20 @@ class Fitted(Protocol):
 class Source:
     """Where synthetic examples come from."""
 
-    mode: Literal["certified", "paper"] = "certified"  # paper: the published algorithm, whatever it really spends
+    mode: Mode = "certified"  # paper: the published algorithm, whatever it really spends
     generator: Literal["auto", "moments", "gan"] = "auto"  # auto: moments if certified, else the paper's GAN
     pool_epsilon: float | Literal["auto"] = (
         "auto"  # what they cost a client, labels included; auto: 1; in paper mode 50
     )
     label_epsilon: float = 0.05  # the part of it that the GAN's class histogram (or PLS) costs
-    gan: GAN = field(default_factory=GAN)
+    gan: GANSettings = field(default_factory=GANSettings)
     moments: Moments = field(default_factory=Moments)
 
     def __post_init__(self) -> None:
         check_number("pool_epsilon", self.cost, above=0)
         check_number("label_epsilon", self.label_epsilon, above=0)
+        if isinstance(self.gan, GAN):
+            raise BadInput("gan = GAN(...): must be GANSettings(...); its mode is that of the method")
         if self.mode == "paper" and self.generator == "moments":
             raise BadInput("generator = 'moments': the paper has none; allowed with mode = paper: gan")
         if self.kind == "gan" and self.label_epsilon >= self.cost:
@@ -65,7 +67,7 @@ class Source:
         else:
             noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon).value
             counts = held(noisy, 2**0.5 / self.label_epsilon)
-        gan, epsilon = replace(self.gan, mode=self.mode), self.cost - self.label_epsilon
+        gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
         return gan.fit(me, classes=me.classes, counts=counts, epsilon=epsilon, delta=delta, watch=watch), counts
 
     def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
@@ -73,7 +75,7 @@ class Source:
         line = partial(Release, unit="example", owner=client, observer="server", rounds=((0, 0),))
         if self.kind == "moments":
             return moment_lines(client, self.moments.terms(self.cost, delta))
-        gan, epsilon = replace(self.gan, mode=self.mode), self.cost - self.label_epsilon
+        gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
         plan = gan.plan(n, epsilon, delta)
         sampling = Sampling.at(plan.q, "poisson" if self.mode == "certified" else "fixed")
         steps = line("gan", event=Gaussian(plan.z), steps=plan.steps, sampling=sampling)

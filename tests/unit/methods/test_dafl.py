@@ -15,11 +15,12 @@ from tacit.core import BadInput, BudgetReached, Everyone, Gaussian, NonPrivate
 from tacit.data.examples import Examples
 from tacit.engines.node import POOL
 from tacit.local.sgd import SGD
-from tacit.methods.dafl import DAFL, Augment, Joined, even, others
+from tacit.methods.dafl import DAFL, Augment
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
 from tacit.methods.words import spec_of
 from tacit.run.drive import drive
+from tacit.synthesis.pool import Joined, even, others
 
 
 def shares_of(sizes):

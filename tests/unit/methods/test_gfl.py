@@ -14,9 +14,9 @@ from tacit.core import BadInput, rng_for
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.gfl import GFL, State, believable, iidify, train_for
+from tacit.methods.gfl import GFL, State, believable, train_for
 from tacit.run.drive import drive
-from tacit.synthesis.labels import cut
+from tacit.synthesis.labels import cut, iidify
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 99))

@@ -16,9 +16,9 @@ from tacit import privacy
 from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing, Release
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
-from tacit.local.teachers import ballots, parts, sub_ballots
-from tacit.methods.pate import PATE, Teaching
-from tacit.privacy.calibrate import laplace_for
+from tacit.local.teachers import Teaching, ballots, parts, sub_ballots
+from tacit.methods.pate import PATE
+from tacit.privacy.calibrate import laplace_for, vote_noise_for
 from tacit.privacy.mechanisms import noisy_counts, noisy_max, vote_event
 from tacit.privacy.noise import FromSeed
 from tacit.run.drive import drive
@@ -144,7 +144,7 @@ def test_one_laplace_shift_of_two_dominates_two_shifts_of_one():
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("epsilon", "queries"), [(1.0, 100), (8.0, 1000)])
 def test_the_noise_is_the_least_that_the_budget_allows(kind, epsilon, queries):
-    scale = Teaching(vote_noise=kind).scale(epsilon, queries, DELTA)
+    scale = vote_noise_for(epsilon, queries, kind, delta=DELTA)
     spent = [
         privacy.epsilon(ledger_of(vote_event(s, kind), queries), unit="client", observer="clients", delta=DELTA)
         for s in (scale, 0.99 * scale)

@@ -1,0 +1,62 @@
+"""The released samples of all clients: how the server gets them, who is handed which, and who takes part then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import BadInput, Call, Cohort, Everyone, Law, Released, Sample, TooFewReplies
+from tacit.data.examples import Examples, union
+
+AT_ONCE = 8  # clients asked for samples at a time: all that a kill can cost
+
+
+@dataclass(frozen=True)
+class Share:
+    """A client's samples."""
+
+    x: Released[Tensor]
+    y: Released[Tensor]
+
+
+def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Examples]:
+    """Ask the next few clients for their samples."""
+    replies = cohort.ask(call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone()))
+    return {i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)}
+
+
+def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Examples]:
+    """Return for each client i the union of S_j, j != i."""
+    return {i: union([s for j, s in shares.items() if j != i]) for i in ids}
+
+
+def even(shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator) -> dict[str, Examples]:
+    """Return the whole pool, shuffled and dealt out: it has no secrets, so nothing says who should train on what."""
+    pool = union(list(shares.values()))
+    if len(pool) < len(ids):
+        raise BadInput(f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more")
+    hands = np.array_split(rng.permutation(len(pool)), len(ids))
+    return {i: pool.take(torch.from_numpy(rows)) for i, rows in zip(ids, hands, strict=True)}
+
+
+class Joined:
+    """A cohort in which only those take part that have their pool: the others would train on something else."""
+
+    def __init__(self, cohort: Cohort, ids: tuple[str, ...]) -> None:
+        self.cohort, self.ids = cohort, ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cohort, name)
+
+    def sample(self, law: Law, round: int) -> Sample:
+        """Return those of a sample that have their pool."""
+        S = self.cohort.sample(law, round)
+        ids = tuple(i for i in S.ids if i in self.ids)
+        if S.ids and not ids:
+            raise TooFewReplies(f"round {round + 1}: none of the sampled clients has its part of the pool")
+        return replace(S, ids=ids)
