@@ -12,7 +12,7 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.partition import Split
 from tacit.engines.inprocess import Workers
-from tacit.engines.node import Serial, World, no_fault
+from tacit.engines.node import Engine, Serial, World, no_fault
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
@@ -36,6 +36,19 @@ def federation():
     edges = [0, *itertools.accumulate(SIZES)]
     rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(edges))
     return Federation(Dataset("tiny", every, examples, ("a", "b", "c")), Split(rows, rows, public=public), SEED)
+
+
+class Server(Engine):
+    """Has no clients to ask: for the mechanisms that a server runs itself."""
+
+    def exchange(self, kind, call, heads):
+        raise NotImplementedError
+
+    def own(self, call, data, round):
+        raise NotImplementedError
+
+    def close(self):
+        pass
 
 
 class Lab:

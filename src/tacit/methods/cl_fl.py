@@ -63,8 +63,10 @@ class CLFL:
                 why = f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
                 step, clip = claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=self.z * S, why=why), S
             else:
-                noise = {"z": self.z, "noise_z": follow.update_z, "out_of": m}
-                step = gaussian_mean(cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, **noise)
+                z, noise_z = self.z, follow.update_z
+                step = gaussian_mean(
+                    cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, z=z, out_of=m, noise_z=noise_z
+                )
                 clip = follow.next(cohort, s.clip, [n <= s.clip for n in norms], t)
             s = State(s.x + step, clip, t + 1)
             yield s
@@ -77,7 +79,7 @@ class CLFL:
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         q = (self.per_round or len(sizes)) / len(sizes)
-        claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta)
+        claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta) if self.z else math.inf
         return [
             ("moments", claimed, f"as published: Poisson sampling at q = {q:g}, clip treated as public"),
             ("certified", math.inf, "the clip is the median of the raw norms, so it depends on every client's data"),

@@ -7,7 +7,7 @@ Certified, with mu (or eps) for all rounds of a client together:
 - `unit = "client"`: compressed layers are clipped to public bounds and scaled so that together they have norm 1, then
   one Gaussian release a round, a client's k-th with mu_k, sum mu_k^2 = mu^2 (`schedule`); g_n is made of it;
 - with `observer = "clients"` the noise goes on the sum of the clipped updates. Against the server that holds only if
-  secure aggregation shows it nothing but the sum: an assumption. The clip may follow a private quantile (`adaptive`).
+  secure aggregation shows it nothing but the sum: an assumption. Bounds may follow private medians (`adaptive`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Literal
 
 from tacit.compress import Compressor
 from tacit.core import (
-    FEDERATION,
     BadInput,
     Client,
     Cohort,
@@ -43,14 +42,18 @@ from tacit.core import (
 )
 from tacit.local.prototypes import Episodes, Private, features_of, nearest, on_sphere
 from tacit.methods.pfldyn import Update, debiased, stepped
-from tacit.privacy.calibrate import noise_for
 from tacit.privacy.claimed import cuag_claims, cuag_sigma
-from tacit.privacy.gdp import gdp_epsilon, gdp_mu
-from tacit.privacy.layers import LayerBounds, times
-from tacit.privacy.mechanisms import AdaptiveClip, claimed_gaussian, gaussian_mean, gaussian_update, mean_line
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.layers import LayerBounds, shared_out, times
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_mean, gaussian_update, mean_lines
 from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
 
 TO_PROTOTYPES = 0.1  # of mu^2, at the example level
+LEAST_MU = 1e-6  # below that noise has no finite size in practice
+OF_MODE = {  # settings that mean nothing in a mode
+    "paper": ("unit", "observer", "clip", "adaptive", "schedule", "radius"),
+    "certified": ("fixed_clip", "squared"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class State:
     x: Params  # w, the meta model
     g: Params
     rates: dict[str, float]  # of the layers, in the next round
-    clip: float
+    c: dict[str, float]  # bounds of the layers, where updates are clipped
     round: int = 0
 
 
@@ -75,8 +78,10 @@ class CUAG:
     matrix: str = "binary:dynamic"  # of measurement (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
     r_max: float = 0.5  # the highest dynamic rate
     r_min: float = 0.2  # a layer whose share of the norms is below this has little weight
-    clip: float = 1.0  # certified: of an example's gradient, or of a client's update; the first one if adaptive
-    adaptive: bool = False  # certified, observer = clients: let the clip follow the median of the norms, privately
+    clip: float = 1.0  # certified: of an example's gradient, or of a client's update, shared out to its layers
+    adaptive: bool = (
+        False  # observer = clients: let the bounds of the layers follow the medians of the norms, privately
+    )
     fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
     squared: bool = False  # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
     schedule: Schedule = "constant"  # shares of mu^2 in a client's rounds; harmonic: 1/k
@@ -91,9 +96,16 @@ class CUAG:
             check_number(name, getattr(self, name), at_least=0)
         for name in ("clip", "radius", "alpha"):
             check_number(name, getattr(self, name), above=0)
-        for mu in self.mus:
-            check_number("mus", mu, above=0)
+        for name, mu in [("mus", mu) for mu in self.mus] + [("mu", self.mu)] * bool(self.mu):
+            check_number(name, mu, at_least=LEAST_MU)
         Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
+        self._check_modes()
+
+    def _check_modes(self) -> None:
+        """Refuse settings that mean nothing beside others."""
+        for f in fields(self):
+            if f.name in OF_MODE.get(self.mode, ()) and getattr(self, f.name) != f.default:
+                raise BadInput(f"{f.name} = {getattr(self, f.name)!r}: means nothing in mode = {self.mode!r}")
         if self.mus and self.epsilon:
             raise BadInput(f"epsilon = {self.epsilon:g}: clients have a mu of their own already (mus)")
         if self.observer == "clients" and (self.unit == "example" or self.mus):
@@ -121,7 +133,7 @@ class CUAG:
         return Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
 
     def init(self, x0: Params) -> State:
-        return State(x0, x0.zeros(), self.compressor.rates(x0), self.clip)
+        return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         law, N = some(self.per_round), len(cohort.everyone)
@@ -129,17 +141,18 @@ class CUAG:
         for t in range(s.round, self.rounds):
             S, so_far, in_all = cohort.sample(law, t), Counter(chain(*drawn[: t + 1])), Counter(chain(*drawn))
             turns, lam = {n: [so_far[n], in_all[n]] for n in S.ids}, len(S.ids) / N
-            call = train(x=s.x, rates=s.rates, C=s.clip, method=self, turns=turns, lam=lam, delta=cohort.delta)
+            call = train(x=s.x, rates=s.rates, c=s.c, method=self, turns=turns, lam=lam, delta=cohort.delta)
             if self.kind == "sum":
-                z, part = self.shared_noise(lam, cohort.delta), lam
-                cohort.afford(mean_line(cohort, train.name, S, z))
-                d, clip = self.noisy_mean(cohort, cohort.ask(call, S, need=0.0), s, z)
+                z, part = self.shared_noise(max(in_all.values()), cohort.delta), lam
+                for line in mean_lines(cohort, train.name, S, z):
+                    cohort.afford(line)
+                d, c = self.noisy_mean(cohort, cohort.ask(call, S, need=0.0), s, z)
             else:
                 replies = cohort.ask(call, S)
-                d, clip, part = mean(r.dx for r in replies), s.clip, len(replies) / N
+                d, c, part = mean(r.dx for r in replies), s.c, len(replies) / N
             d = self.compressor.expand(d, s.x, s.rates)
             x, g = stepped(s.x, s.g, d, self.alpha, part if self.share else 1.0)
-            s = State(x, g, self.compressor.rates(d), clip, t + 1)
+            s = State(x, g, self.compressor.rates(d), c, t + 1)
             yield s
 
     def predictor(self, me: Client, s: State) -> Predictor:
@@ -150,24 +163,24 @@ class CUAG:
             return self.mus[int(client) % len(self.mus)]
         return gdp_mu(self.epsilon, delta) if self.epsilon else self.mu
 
-    def shared_noise(self, q: float, delta: float) -> float:
-        return noise_for(self.epsilon or gdp_epsilon(self.mu, delta), self.rounds, q, delta=delta, law="fixed")
+    def shared_noise(self, K: int, delta: float) -> float:
+        """Return the noise multiplier of a sum, for clients in K rounds at most; who is in which is no secret."""
+        return math.sqrt(K) / self.mu_of("0", delta)
 
-    def noisy_mean(self, cohort: Cohort, replies: Replies[Update], s: State, z: float) -> tuple[Params, float]:
-        """The mean of the clipped updates with noise, and the next clip."""
+    def noisy_mean(
+        self, cohort: Cohort, replies: Replies[Update], s: State, z: float
+    ) -> tuple[Params, dict[str, float]]:
+        """Return the mean of the clipped updates with noise, and the next bounds."""
         like, out_of = self.compressor.compress(s.x.zeros(), s.rates), len(replies.sample.ids)
-        bounds, follow = LayerBounds.shared_out(s.clip, s.x, like), AdaptiveClip(z, out_of)
-        noise = {"clip": 1.0, "z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
-        u = gaussian_mean(cohort, replies, lambda r: bounds.clipped(r.dx), like=like, **noise)
-        below = [bounds.scaled(r.dx).norm() <= 1 for r in replies]
-        clip = follow.next(cohort, s.clip, below, replies.sample.round) if self.adaptive else s.clip
-        return bounds.unscaled(u), clip
+        bounds = LayerBounds.of(s.c, like)
+        like = bounds.with_bits(like) if self.adaptive else like
+        u = gaussian_mean(cohort, replies, lambda r: r.dx, like=like, clip=1.0, z=z, out_of=out_of, secret=False)
+        return bounds.followed(u) if self.adaptive else (bounds.unscaled(u), s.c)
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
         if self.kind == "sum":
-            q, when = (self.per_round or len(sizes)) / len(sizes), ((0, self.rounds - 1),)
-            event, sampling = Gaussian(self.shared_noise(q, delta)), Sampling.at(q, "fixed")
-            return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
+            event = Gaussian(self.shared_noise(max(times.values()), delta))
+            return [Release("mean", "client", n, "clients", event, ((0, K - 1),)) for n, K in times.items() if K]
         return [line for n, K in times.items() if K for line in self._lines(n, sizes[n], K, delta)]
 
     def _lines(self, n: str, D: int, K: int, delta: float) -> list[Release]:
@@ -183,11 +196,12 @@ class CUAG:
         zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
         if self.schedule == "constant":
             return [Release("update", "client", n, "server", Gaussian(zs[0]), rounds)]
-        return [Release("update", "client", n, "server", Gaussian(z), ((0, 0),)) for z in zs]
+        return [Release("update", "client", n, "server", Gaussian(z), ((k, k),)) for k, z in enumerate(zs)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         mu = self.mu_of("0", delta)
-        return [*cuag_claims(mu, self.local.batch, self.local.steps, delta), ("certified", math.inf, why(mu))]
+        published = cuag_claims(mu, self.local.batch, self.local.steps, delta) if mu else []
+        return [*published, ("certified", math.inf, why(mu))]
 
 
 def why(mu: float) -> str:
@@ -204,7 +218,7 @@ def train(
     me: Client,
     x: Params,
     rates: dict[str, float],
-    C: float,
+    c: dict[str, float],
     method: CUAG,
     turns: dict[str, list[int]],
     lam: float,
@@ -221,11 +235,11 @@ def train(
     if m.kind == "paper":
         sent = as_published(me, sent, m, mu, lam)
     if m.kind in ("update", "sum"):
-        bounds = LayerBounds.shared_out(C, x, sent)
+        bounds = LayerBounds.of(c, sent)
         u = bounds.clipped(sent)
         if m.kind == "update":
             u = gaussian_update(me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule))
-            sent = bounds.unscaled(u)
+        sent = bounds.unscaled(u) if m.kind == "update" else bounds.with_bits(sent) if m.adaptive else u
         own = m.compressor.expand(bounds.unscaled(u), x, rates)
     return Reply(Update(sent), keep={"g": g_n - m.alpha * own})
 

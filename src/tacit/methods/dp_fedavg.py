@@ -65,12 +65,14 @@ class DPFedAvg:
         out_of = self.q * len(cohort.everyone)
         z = noise_for(self.epsilon, self.rounds, self.q, delta=cohort.delta) if self.epsilon else self.z
         follow = AdaptiveClip(z, out_of)
-        noise = {"z": z, "noise_z": follow.update_z if self.adaptive else z, "out_of": out_of}
+        noise_z = follow.update_z if self.adaptive else z
         for t in range(s.round, self.rounds):
             S = cohort.sample(Poisson(self.q), t)
             cohort.afford(mean_line(cohort, train.name, S, z))
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S, need=0.0)
-            step = gaussian_mean(cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, **noise)
+            step = gaussian_mean(
+                cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, z=z, out_of=out_of, noise_z=noise_z
+            )
             below = [r.dx.norm() <= s.clip for r in replies]
             clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip
             s = State(s.x + self.server_lr * step, clip, t + 1)

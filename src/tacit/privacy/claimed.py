@@ -51,6 +51,7 @@ def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, del
 
 def ldp_fl_ratio(rounds: int, epsilon: float, delta: float) -> float:
     """Return 2C/m over LDP-FL's own sigma, for q = 1."""
+    check_number("rounds", rounds, at_least=1)
     return float(epsilon / (2 * rounds * math.log(1 / delta)) ** 0.5)
 
 
@@ -108,8 +109,12 @@ def cuag_claims(mu: float, B: int, P: int, delta: float) -> list[tuple[str, floa
         (B / cuag_sigma(mu, D, lam, B, t, P)) ** 2 for t in range(1, T + 1)
     )  # a client is in lam T rounds
     return [
-        ("published", gdp_epsilon(mu, delta), f"mu = {mu:g} whatever the round: sigma is solved anew in each"),
-        ("mu sqrt(H_T)", gdp_epsilon(mu * math.sqrt(H), delta), f"solved anew, they add up to {mu * H**0.5:.3f}"),
+        ("published", gdp_epsilon(mu, delta), f"mu = {mu:g} in {T} rounds, 10 of 100 clients, {D} examples each"),
+        (
+            "mu sqrt(H_T)",
+            gdp_epsilon(mu * math.sqrt(H), delta),
+            f"sigma is solved anew in each round: the rounds add up to {mu * H**0.5:.3f}",
+        ),
         *exact,
         ("public clip", gdp_epsilon(math.sqrt(fixed), delta), "real noise, were C public: updates are 2C apart"),
     ]
@@ -117,6 +122,6 @@ def cuag_claims(mu: float, B: int, P: int, delta: float) -> list[tuple[str, floa
 
 def cuag_epsilon(mu: float, t: int, *, D: int, lam: float, B: int, P: int, delta: float) -> float:
     """Return the epsilon of CUAG-PFL's own model after t rounds, by PLD: P steps a round, samples of rate 2 lam B/D."""
-    sampling = Sampling("poisson", 2 * lam * B / D)
+    sampling = Sampling.at(2 * lam * B / D)
     parts: list[Part] = [(Gaussian(cuag_sigma(mu, D, lam, B, s, P)), sampling, "add/remove") for s in range(1, t + 1)]
     return bill_epsilon(frozenset((part, P) for part in parts), "add/remove", delta, 1e-3)

@@ -6,9 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
 from tacit.core import Params
 
 LEAST = 0.01  # of the whole: the bound of a layer with hardly any weight
+WITHIN = "within bounds"  # the name that the layers' bits go by, beside the layers
+BITS = 0.25  # of the squared norm, where the bits go along
+RATE = 0.2  # by which the bounds follow, as in Andrew et al. 2021
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,6 @@ class LayerBounds:
         whole = sum(squares.values())
         return cls(dict(c), {layer: math.sqrt(v / whole) for layer, v in squares.items()})
 
-    @classmethod
-    def shared_out(cls, C: float, x: Params, like: Params) -> LayerBounds:
-        """Return bounds that share out ``C`` by the layers' norms in a point ``x`` that everybody has."""
-        whole = x.norm() or 1.0
-        return cls.of({layer: C * max(norm / whole, LEAST) for layer, norm in x.norms().items()}, like)
-
     def scaled(self, v: Params) -> Params:
         """Return the layers in units of their bounds: those within have norm 1 together at most."""
         return times(v, {k: self.a[k] / self.c[k] for k in v})
@@ -49,6 +48,31 @@ class LayerBounds:
     def unscaled(self, u: Params) -> Params:
         """Return scaled layers at their own size again, which is post-processing."""
         return times(u, {k: self.c[k] / self.a[k] for k in u})
+
+    def with_bits(self, v: Params) -> Params:
+        """Return the clipped layers and, for each, whether it was within its bound: 1 or -1, scaled.
+
+        All together have norm 1 at most, so bits and layers are one release; a client that is absent counts as 0.
+        """
+        bits = torch.tensor([1.0 if norm <= self.c[layer] else -1.0 for layer, norm in v.norms().items()])
+        u = math.sqrt(1 - BITS) * self.clipped(v)
+        return Params({**u, WITHIN: math.sqrt(BITS / len(v)) * bits}).as_released(v.released)
+
+    def followed(self, u: Params) -> tuple[Params, dict[str, float]]:
+        """Return the layers of a noisy mean of :meth:`with_bits` at their own size, and the next bounds.
+
+        These move towards the median of the norms (Andrew et al. 2021, Algorithm 1, layer by layer).
+        """
+        layers = Params({k: v for k, v in u.items() if k != WITHIN}).as_released(u.released)
+        share = (u[WITHIN] / math.sqrt(BITS / len(layers)) / 2).tolist()  # of clients within, less one half
+        c = {k: self.c[k] * math.exp(-RATE * more) for k, more in zip(layers, share, strict=True)}
+        return self.unscaled(layers / math.sqrt(1 - BITS)), c
+
+
+def shared_out(C: float, x: Params) -> dict[str, float]:
+    """Return bounds that share out ``C`` by the layers' norms in a point ``x`` that everybody has."""
+    whole = x.norm() or 1.0
+    return {layer: C * max(norm / whole, LEAST) for layer, norm in x.norms().items()}
 
 
 def times(v: Params, scales: Mapping[str, float]) -> Params:

@@ -145,6 +145,12 @@ def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
     )
 
 
+def mean_lines(cohort: Cohort, task: str, sample: Sample, z: float) -> list[Release]:
+    """Return the lines of a noisy mean over clients who are known to be in the sample: each pays for itself."""
+    line = mean_line(cohort, task, sample, z)
+    return [replace(line, owner=client, sampling=Sampling()) for client in sample.ids]
+
+
 def gaussian_mean(
     cohort: Cohort,
     replies: Replies[T],
@@ -155,18 +161,22 @@ def gaussian_mean(
     z: float,
     out_of: float,
     noise_z: float | None = None,
+    secret: bool = True,
 ) -> Params:
     """Return the mean of the clients' points, clipped, with noise: protects clients from everybody but the server.
 
     Guarantee: each point has norm at most ``clip``, so adding or removing one client moves the *sum* by at most
     ``clip``; the noise on the sum is ``z * clip``; dividing by the constant ``out_of`` is post-processing. ``out_of``
-    must not depend on who replied, and points are never weighted. The law of the sample goes into the ledger.
+    must not depend on who replied, and points are never weighted. The law of the sample goes into the ledger, unless
+    the sample is not ``secret``: then everybody in it pays, whether they replied or not, and nothing is amplified.
     ``noise_z`` above ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
     """
     check_number("clip", clip, above=0)
     check_number("z", z, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
-    cohort.release(mean_line(cohort, task, replies.sample, z))
+    lines = [mean_line(cohort, task, replies.sample, z)] if secret else mean_lines(cohort, task, replies.sample, z)
+    for line in lines:
+        cohort.release(line)
     draw = source(cohort.noise, cohort.rng("noise", task, t))
     noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
     parts = [(take(r).clipped(clip), 1.0) for r in replies]

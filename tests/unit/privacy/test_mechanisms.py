@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab import Server
 from scipy import stats
 
 from tacit.core import (
@@ -29,7 +30,6 @@ from tacit.core import (
     Replies,
     Sampling,
 )
-from tacit.engines.node import Engine
 from tacit.privacy import mechanisms, noise
 from tacit.privacy.mechanisms import (
     AdaptiveClip,
@@ -55,19 +55,6 @@ ZERO = Params(w=torch.zeros(N, dtype=torch.float64))
 def client(seed=0, round=3, noise="seeded", approve=lambda ledger: None):
     net = torch.nn.Identity()
     return Client("5", round, None, None, net, {}, np.random.default_rng(seed), noise, Ledger(), approve)
-
-
-class Server(Engine):
-    """A cohort whose replies are made by hand."""
-
-    def exchange(self, kind, call, heads):
-        raise NotImplementedError
-
-    def own(self, call, data, round):
-        raise NotImplementedError
-
-    def close(self):
-        pass
 
 
 def cohort(n=6, seed=0, noise="seeded"):

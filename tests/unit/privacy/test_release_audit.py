@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lab import Server
 
 from tacit.core import Client, Everyone, Ledger, NonPrivate, Params, Replies, params_of
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.engines.node import Engine
 from tacit.local import sgd as sgd_module
 from tacit.local.sgd import SGD
 from tacit.methods import ldp_fl
@@ -64,17 +64,6 @@ def certificate(ledger, unit="example", observer="server", relation="add/remove"
     got = epsilon(ledger, unit=unit, observer=observer, delta=DELTA, relation=relation)
     assert math.isfinite(got)
     return got
-
-
-class Server(Engine):
-    def exchange(self, kind, call, heads):
-        raise NotImplementedError
-
-    def own(self, call, data, round):
-        raise NotImplementedError
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
