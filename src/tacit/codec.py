@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,13 @@ def unpack(blob: bytes, *, known: bool = False) -> Any:
         raise BadInput(f"message: not one of ours ({e!r})") from None
 
 
-def write_atomically(path: Path, blob: bytes, *, durable: bool = False) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part."""
+def write_atomically(path: Path, blob: bytes, *, durable: bool = False, private: bool = False) -> None:
+    """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part.
+
+    A private one can be read by its owner only, from its first moment.
+    """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as f:
+    with open(part, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
         f.write(blob)
         if durable:
             f.flush()

@@ -14,14 +14,20 @@ from lab import Lab
 
 from tacit import privacy
 from tacit.codec import same
+from tacit.compress import Compressor
 from tacit.core import Fixed, Ledger, NonPrivate, Nothing, TooFewReplies, mean
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
+from tacit.engines.node import Serial
 from tacit.engines.store import read_ledger
+from tacit.local.prototypes import Episodes
+from tacit.local.sgd import SGD
 from tacit.methods import name_of
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.scaffold import Scaffold
+from tacit.privacy import mechanisms
 from tacit.run.drive import drive
+from tacit.synthesis.source import Source
 
 quick = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 thorough = settings(max_examples=40, deadline=None)
@@ -68,6 +74,41 @@ def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
     second.restore(snapshot, ledger)
     assert same(want, drive(method, second, s))
     assert second.ledger == whole.ledger
+
+
+def compressed(method, lab, word="binary:0.3"):
+    """Return the state after two rounds in which updates travel compressed."""
+    method = method if name_of(method) == "moments" else replace(method, rounds=2)
+    world = replace(lab.world(method, lab.fresh()), compress=Compressor.of(word))
+    return run_to_end(method, Serial(world), lab)
+
+
+def test_a_compressed_run_ends_with_a_finite_model(method, lab):
+    s = compressed(method, lab)
+    assert math.isfinite(s.x.norm())
+    assert s.x.size() > 0
+
+
+@pytest.fixture(params=["as it is", "paper"])
+def idle(request, method, monkeypatch):
+    """A method whose clients return the model that they got, with noise that is zero."""
+    monkeypatch.setattr(SGD, "fit", lambda self, me, x, **how: (x * 1.0, 1))
+    monkeypatch.setattr(Episodes, "fit", lambda self, me, x, **how: x * 1.0)
+    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.zeros_like(like))
+    monkeypatch.setattr(Source, "kind", "moments")  # the papers' GAN needs images
+    if request.param == "as it is":
+        return method
+    if not hasattr(method, "mode"):
+        pytest.skip("has no mode")
+    return replace(method, mode="paper")
+
+
+@pytest.mark.parametrize("word", ["none", "binary:0.3"])
+def test_clients_that_learn_nothing_leave_the_model_as_it_was(idle, lab, word):
+    """Compression is for differences: a model that was sent whole would come back with its blocks levelled."""
+    if not (before := idle.init(lab.x0).x):
+        pytest.skip("no client is sent a model")
+    assert (compressed(idle, lab, word).x - before).norm() < 1e-5 * before.norm()
 
 
 clients = [str(i) for i in range(6)]

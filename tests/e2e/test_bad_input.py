@@ -105,6 +105,8 @@ COMMAND_LINE = {
     "compared: no such nested key": ("compare fedprox:sgd.lrr=1", ["method.sgd", "'lrr'", "'lr'"]),
     "compared: part that is none": ("compare fedprox:rounds.x=1", ["method.rounds", "integer"]),
     "compared 0 times": ("compare fedavg --repeats 0", ["repeats", "0", "at least 1"]),
+    "cost of no rounds": ("privacy ldp_fl --rounds 0", ["rounds", "0", "at least 1"]),
+    "claims for no rounds": ("privacy ldp_fl --paper --rounds 0", ["rounds", "0", "at least 1"]),
     "compared over no rounds": ("compare fedavg --rounds 0", ["rounds", "0", "at least 1"]),
     "resume nothing": ("resume nowhere", ["nowhere", "not a run directory", "config.toml"]),
     "resume two": ("resume one two", ["two", "unknown option", "DIR"]),
@@ -353,6 +355,12 @@ def test_divergence_at_once(workers: str, refused: Refused, tmp_path: Path) -> N
     assert "round 1, client " in said
     assert "not finite" in said
     assert RunDir.open(tmp_path / "run").metrics() == []
+
+
+@pytest.mark.parametrize(("method", "flag"), [("fedavg", "sgd.lr"), ("pfldyn", "local.lr")])
+def test_divergence_names_the_learning_rate(method: str, flag: str, refused: Refused) -> None:
+    said = refused("run", method, f"--{flag}", "1e38", "--rounds", "1", *SERIAL, "--out", "run", leaves="run")
+    assert flag in said.partition("may help")[2]
 
 
 def test_divergence_later_keeps_the_rounds_before(run: Path, refused: Refused) -> None:

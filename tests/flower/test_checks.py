@@ -2,6 +2,7 @@
 
 import json
 import math
+import stat
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -9,19 +10,26 @@ import pytest
 import torch
 from lab import SEED, federation
 
+from tacit import privacy
+from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.site import Refused, Site
 from tacit.codec import pack, unpack
-from tacit.core import BadInput, BudgetReached, Call, NonPrivate, Params, Release, params_of
+from tacit.core import BadInput, BudgetReached, Call, Fixed, NonPrivate, Params, Poisson, Pure, Release, params_of
 from tacit.data.partition import Split
-from tacit.engines.flower import Charter, check_answer, letter, misfits, opened, packed
-from tacit.engines.node import Answer, Head
+from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
+from tacit.engines.node import Answer, Head, sample_rng
 from tacit.engines.store import read_ledger
 from tacit.local.sgd import SGD
+from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import Update, train
+from tacit.methods.local import Local
+from tacit.methods.pfldyn import PFLDyn
 from tacit.methods.scaffold import train as scaffold_train
 from tacit.models import build
 from tacit.run.evaluate import score
-from tacit.run.sites import agreed, summary, tally
+from tacit.run.experiment import Experiment, Setting
+from tacit.run.rundir import RunDir
+from tacit.run.sites import AtSites, agreed, summary, tally, tally_own
 
 RUN = "0123456789abcdef"
 CHARTER = Charter(RUN, 3, SEED, "mlp", (4,), 3, 1e-5)
@@ -139,8 +147,6 @@ def test_a_budget_counts_all_runs(site):
     ask(site, private)
     spent = read_ledger(site.folder / RUN / "1" / "ledger.jsonl")
     assert len(spent) == 1
-    from tacit import privacy
-
     once = privacy.epsilon(spent, unit="example", observer="server", delta=1e-5)
     site.budget = 1.01 * once
     other = replace(CHARTER, run="f" * 16)
@@ -170,6 +176,75 @@ def test_reports_about_test_data_are_in_the_ledger(site):
     site.metrics = 0.0
     with pytest.raises(Refused, match="does not report"):
         ask(site, tally(x=X), 2, kind="look")
+
+
+@pytest.mark.parametrize("method", [PFLDyn(), Local()])
+def test_reports_about_a_personal_model_are_not_private_for_its_training_data(site, method):
+    site.metrics = 0.5
+    report = tally_own(method=method, s=method.init(X))
+    answer = ask(site, report, kind="look")
+    assert [(line.owner, type(line.event)) for line in answer.ledger] == [("1", NonPrivate), ("test:1", Pure)]
+    spent = read_ledger(site.folder / RUN / "1" / "ledger.jsonl")
+    assert privacy.epsilon(spent, unit="example", observer="server", delta=1e-5) == math.inf
+    assert privacy.reason(spent) == "metrics of a personal model depend on its training data"
+    site.budget = 100.0  # no budget pays for that
+    with pytest.raises(BudgetReached):
+        ask(site, report, 1, kind="look")
+    site.budget, other = math.inf, replace(CHARTER, run="d" * 16)
+    assert [line.owner for line in ask(site, tally(x=X), 1, kind="look", charter=other).ledger] == ["test:1"]
+
+
+def test_one_training_example_moves_the_report_about_a_personal_model(tmp_path):
+    """Which is why it needs a line of its own: noise for the test data does not hide it."""
+    data = federation().dataset
+    few = replace(data, train=data.train.take(torch.arange(3)))
+    y = few.train.y.clone()
+    y[0] = (y[0] + 1) % 3
+    counts = []
+    for name, examples in (("a", few.train), ("b", replace(few.train, y=y))):
+        site = Site(name, replace(few, train=examples), tmp_path / name, noise="seeded")
+        counts.append(ask(site, tally_own(method=PFLDyn(), s=PFLDyn().init(X)), kind="look").sent.right)
+    assert np.abs(np.subtract(*counts)).sum() > 1
+
+
+def venue(sample_seed, facts, clients=30):
+    names = {f"{i:02d}": str(i) for i in range(clients)}
+    return AtSites.of(
+        Experiment(DPFedAvg(rounds=4), Setting(model="mlp", noise="os")),
+        dict.fromkeys(names, facts),
+        clients,
+        open=lambda charter: Sites(None, names, charter, nodes=dict, deadline=1.0, limit=1 << 20),
+        run=RUN,
+        sample_seed=sample_seed,
+    )
+
+
+@pytest.mark.parametrize("law", [Poisson(0.5), Fixed(10)])
+def test_who_takes_part_does_not_follow_from_what_sites_are_told(site, tmp_path, law):
+    secret = 123456789123456789
+    engine, resumed = (venue(secret, site.facts()).engine(RunDir(tmp_path), None) for _ in range(2))
+    chosen = [engine.sample(law, t) for t in range(4)]
+    assert chosen == [resumed.sample(law, t) for t in range(4)]
+    told = [v for v in asdict(engine.charter).values() if isinstance(v, int)]
+    assert secret not in told
+    for seed in told:
+        assert [list(S.ids) for S in chosen] != [law.pick(engine.everyone, sample_rng(seed, t)) for t in range(4)]
+
+
+def test_the_secret_of_the_samples_is_kept_for_a_resumed_run(tmp_path):
+    said = []
+    terms = Terms("127.0.0.1", 0, None, 0, 1.0, 1.0, 1, None)
+    secret = draw_sample_seed(tmp_path, 7, terms, said.append)
+    file = tmp_path / "samples.secret"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_sample_seed(tmp_path) == secret != draw_sample_seed(tmp_path, 7, terms, said.append)
+    assert said == []
+    assert draw_sample_seed(tmp_path, 7, replace(terms, samples="seeded"), said.append) == 7
+    assert read_sample_seed(tmp_path) == 7
+    assert "seed 7, which every site is told" in said[0]
+    file.unlink()
+    with pytest.raises(BadInput, match="cannot go on without it"):
+        read_sample_seed(tmp_path)
 
 
 def test_noisy_reports_can_be_added_up():

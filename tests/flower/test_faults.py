@@ -10,8 +10,10 @@ import torch
 from hospitals import NAMES, wait_for
 
 from tacit import codec
+from tacit.apps.serve import read_sample_seed
 from tacit.cli.main import call
-from tacit.core import mean
+from tacit.core import Fixed, mean
+from tacit.engines.node import sample_rng
 from tacit.engines.store import read_ledger
 from tacit.run.rundir import RunDir
 
@@ -80,6 +82,25 @@ def test_the_coordinator_is_killed_and_resumed(hospitals):
     assert same_as_a_simulation(at, experiment)
     check_scaffold(at)
     check_ledgers(at)
+
+
+def test_a_resumed_coordinator_samples_as_it_would_have(hospitals):
+    at = hospitals
+    at.join_all()
+    server = at.serve(at.experiment("fedavg", 6, more="per_round = 1"))
+    wait_for(lambda: rounds(at) >= 2, 90, "two rounds")
+    at.end(server)
+    secret = read_sample_seed(at.folder / "run")
+    assert at.serve(at.folder / "run").wait(timeout=200) == 0, at.log("run")
+    assert read_sample_seed(at.folder / "run") == secret
+    took_part = {(line.owner, t) for line in RunDir.open(at.folder / "run").ledger() for t in rounds_of(line)}
+    assert {i for i in took_part if not i[0].startswith("test:")} == {
+        (i, t) for t in range(6) for i in Fixed(1).pick("012", sample_rng(secret, t))
+    }
+
+
+def rounds_of(line):
+    return [t for first, last in line.rounds for t in range(first, last + 1)]
 
 
 def test_flowers_server_is_killed_and_started_again(hospitals):

@@ -13,8 +13,11 @@ from hospitals import alive, free_port, wait_for
 
 from tacit import data
 from tacit.apps import keys
+from tacit.apps.serve import read_sample_seed
 from tacit.cli.main import call
+from tacit.core import Poisson
 from tacit.data.federated import federate
+from tacit.engines.node import sample_rng
 from tacit.methods import METHODS
 from tacit.run.rundir import RunDir
 
@@ -29,9 +32,9 @@ def test_sites_give_the_same_model_as_a_simulation(open_hospitals, method):
     same_as_a_simulation(open_hospitals, method)
 
 
-def same_as_a_simulation(at, method, setting=""):
-    experiment = at.experiment(method, 2, setting)
-    assert at.serve(experiment, out=method).wait(timeout=100) == 0, at.log(method)
+def same_as_a_simulation(at, method, setting="", more="", **flags):
+    experiment = at.experiment(method, 2, setting, more)
+    assert at.serve(experiment, out=method, **flags).wait(timeout=100) == 0, at.log(method)
     assert call(["run", str(experiment), "--out", str(at.folder / f"{method}-here")]) == 0
     there, here = (at.folder / folder for folder in (method, f"{method}-here"))
     assert (there / "model.safetensors").read_bytes() == (here / "model.safetensors").read_bytes()
@@ -39,10 +42,24 @@ def same_as_a_simulation(at, method, setting=""):
     a, b = (RunDir.open(folder).checkpoint() for folder in (there, here))
     assert a[1] == b[1]
     assert [line["round"] for line in at.metrics(method)] == [line["round"] for line in RunDir.open(here).metrics()]
-    # The ledger has what the simulation has, and what the sites report about their test data.
-    lines = {repr(line) for line in RunDir.open(there).ledger() if not line.owner.startswith("test:")}
+    # The ledger has what the simulation has, and what the sites report about how good a model is.
+    lines = {repr(line) for line in RunDir.open(there).ledger() if line.what != "metrics"}
     assert lines == {repr(line) for line in RunDir.open(here).ledger()}
-    assert {line.owner for line in RunDir.open(there).ledger()} == {*"012", "test:0", "test:1", "test:2"}
+    tested = {line.owner for line in RunDir.open(there).ledger() if line.owner.startswith("test:")}
+    assert tested == {"test:0", "test:1", "test:2"}
+
+
+@pytest.mark.timeout(120)
+def test_sites_are_not_told_who_is_sampled(open_hospitals):
+    at = open_hospitals
+    experiment = at.experiment("dp_fedavg", 3, more="q = 0.5")
+    assert at.serve(experiment, out="secret").wait(timeout=100) == 0, at.log("secret")
+    secret = read_sample_seed(at.folder / "secret")
+    ledger = [line for line in RunDir.open(at.folder / "secret").ledger() if line.what == "dp_fedavg.train"]
+    took_part = [{i.owner for i in ledger if any(a <= t <= b for a, b in i.rounds)} for t in range(3)]
+    assert took_part == [set(Poisson(0.5).pick("012", sample_rng(secret, t))) for t in range(3)]
+    files = [file for file in at.folder.rglob("*") if file.is_file() and str(secret).encode() in file.read_bytes()]
+    assert [file.name for file in files] == ["samples.secret"]
 
 
 @pytest.mark.timeout(120)
@@ -99,6 +116,12 @@ def test_more_methods_give_the_same_model(open_hospitals, method):
 @pytest.mark.timeout(200)
 def test_compressed_updates_give_the_same_model(open_hospitals):
     same_as_a_simulation(open_hospitals, "fednova", 'compress = "binary:0.3"')
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(200)
+def test_a_rehearsal_samples_the_same_clients(open_hospitals):
+    same_as_a_simulation(open_hospitals, "fedprox", more="per_round = 2", samples="seeded")
 
 
 @pytest.mark.flower

@@ -64,7 +64,7 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     )
     draft = _draft(name, name, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     certificate = draft.add_extension(usage, critical=True).sign(key, hashes.SHA384())
-    _write_secret(folder / "ca.key", _pem(key))
+    write_atomically(folder / "ca.key", _pem(key), private=True)
     (folder / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
     make_server_certificate(folder, hosts)
     _write_register(folder, {})
@@ -86,7 +86,7 @@ def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     draft = draft.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     certificate = draft.add_extension(issuer, critical=False).sign(authority, hashes.SHA384())
-    _write_secret(folder / "server.key", _pem(key))
+    write_atomically(folder / "server.key", _pem(key), private=True)
     (folder / "server.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
@@ -119,7 +119,8 @@ def make_site_key(folder: Path, name: str) -> Path:
         raise BadInput(f"'{private}': is there already")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    blob = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    write_atomically(private, blob, private=True)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     (folder / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
     return private
@@ -192,13 +193,6 @@ def _read(file: Path) -> bytes:
 
 def _pem(key: PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write_secret(file: Path, blob: bytes) -> None:
-    """Write a file that only its owner can read, from its first moment."""
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-        f.write(blob)
 
 
 def _write_register(folder: Path, known: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ from tacit import __version__
 from tacit.apps.gate import Gate
 from tacit.apps.grid import PatientGrid
 from tacit.apps.keys import public_pems
+from tacit.codec import write_atomically
 from tacit.core import TacitError
 from tacit.engines.flower import Facts, letter, opened, packed, post
 
@@ -110,8 +111,7 @@ class Link:
         for old in self.folder.glob("superlink.db*"):
             old.unlink()
         self.inside, self.secret = f"127.0.0.1:{_free_port()}", secrets.token_bytes(32)
-        with os.fdopen(os.open(self.folder / "secret", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
-            f.write(self.secret)
+        write_atomically(self.folder / "secret", self.secret, private=True)
         self._start()
         try:
             self._open()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from tacit import data
 from tacit.apps.keys import register_of
@@ -37,6 +38,7 @@ class Terms:
     deadline: float  # seconds for an answer
     limit: int  # bytes of a message
     public: str | None  # data that belong to nobody, for methods that use some
+    samples: Literal["os", "seeded"] = "os"  # where a new run's choice of clients comes from
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def serve(experiment: Experiment, out: Path | None, terms: Terms, watch: Watcher
         say(_listening(terms, folder))
         facts = gather(link, names, experiment.setting.clients, terms, say)
         roll = enrol(names or sorted(facts), facts)
-        venue = _venue(experiment, roll, link, terms)
+        venue = _venue(experiment, roll, draw_sample_seed(folder, experiment.setting.seed, terms, say), link, terms)
         directory = RunDir.create(folder, venue.experiment)
         write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
         return _conduct(venue, directory, watch, link, say)
@@ -69,11 +71,12 @@ def serve(experiment: Experiment, out: Path | None, terms: Terms, watch: Watcher
 
 def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
     """Continue a run with sites from its last checkpoint."""
-    directory, roll = RunDir.open(folder), read_roll(folder)
+    directory, roll, sample_seed = RunDir.open(folder), read_roll(folder), read_sample_seed(folder)
     with Link(folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline) as link:
         say(_listening(terms, folder))
         gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
-        return _conduct(_venue(directory.experiment(), roll, link, terms), directory, watch, link, say)
+        venue = _venue(directory.experiment(), roll, sample_seed, link, terms)
+        return _conduct(venue, directory, watch, link, say)
 
 
 def _conduct(venue: AtSites, directory: RunDir, watch: Watcher, link: Link, say: Callable[[str], None]) -> Run:
@@ -138,13 +141,35 @@ def read_roll(folder: Path) -> Roll:
     return roll
 
 
-def _venue(experiment: Experiment, roll: Roll, link: Link, terms: Terms) -> AtSites:
+def draw_sample_seed(folder: Path, known: int, terms: Terms, say: Callable[[str], None]) -> int:
+    """Return what a new run's samples of clients derive from; it is kept for a resumed run, for nobody else's eyes."""
+    if terms.samples == "seeded":
+        say(f"samples of clients derive from seed {known}, which every site is told: all can tell who takes part")
+    sample_seed = known if terms.samples == "seeded" else secrets.randbits(128)
+    write_atomically(_sample_file(folder), str(sample_seed).encode(), durable=True, private=True)
+    return sample_seed
+
+
+def read_sample_seed(folder: Path) -> int:
+    """Read what a run's samples of clients derive from."""
+    try:
+        return int(_sample_file(folder).read_text())
+    except (OSError, ValueError):
+        raise BadInput(f"'{_sample_file(folder)}': missing or damaged, and the run cannot go on without it") from None
+
+
+def _sample_file(folder: Path) -> Path:
+    return folder / "samples.secret"
+
+
+def _venue(experiment: Experiment, roll: Roll, sample_seed: int, link: Link, terms: Terms) -> AtSites:
     return AtSites.of(
         experiment,
         roll.facts,
         len(roll.sites),
         open=partial(_open, link, roll, terms),
         run=roll.run,
+        sample_seed=sample_seed,
         public=_public(terms.public),
     )
 

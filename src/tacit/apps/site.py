@@ -31,7 +31,6 @@ from tacit.core import (
     ClientId,
     Ledger,
     Noise,
-    NonPrivate,
     Release,
     TacitError,
     Task,
@@ -45,8 +44,8 @@ from tacit.engines.node import Answer, Head, World, check_finite
 from tacit.engines.store import ClientStore, read_ledger
 from tacit.methods.words import validated
 from tacit.models import build
-from tacit.privacy.mechanisms import discrete_laplace
-from tacit.run.sites import MEASURES, Tally, holding
+from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
+from tacit.run.sites import MEASURES, Tally, holding, tally_own
 
 log = logging.getLogger("tacit.site")
 
@@ -187,14 +186,15 @@ class Site:
         with torch.random.fork_rng(devices=[]):
             counted: Tally = world.look(head, call)
             me = world.client(call.task, head.client, head.round, {}, store.ledger())
-            me = replace(me, id=f"test:{head.client}")
+        if call.task == tally_own.name:
+            without_guarantee(me, "metrics", "metrics of a personal model depend on its training data")
+        examiner = replace(me, id=f"test:{head.client}")
         if self.metrics == math.inf:
             why = "the counts of right and wrong on test data, not training data, are exact"
-            when = ((head.round, head.round),)
-            me.release(Release("metrics", "example", me.id, "server", NonPrivate(why), when))
+            without_guarantee(examiner, "metrics", why)
         else:
-            counts = np.array([counted.right, counted.wrong])  # an example is in one of them, once
-            noisy = discrete_laplace(me, "metrics", counts, epsilon=self.metrics).value.tolist()
+            counts = np.array([counted.right, counted.wrong])  # a test example is in one of them, once
+            noisy = discrete_laplace(examiner, "metrics", counts, epsilon=self.metrics).value.tolist()
             counted = Tally(noisy[0], noisy[1], None)
         store.write_ledger(me.spent)
         return Answer(counted, False, list(me.spent))

@@ -12,7 +12,7 @@ import tyro
 from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.runs import first_line
-from tacit.core import Ledger, check_choice
+from tacit.core import Ledger, check_choice, check_number
 from tacit.methods import METHODS
 from tacit.report.pictures import draw_epsilon
 from tacit.report.tables import aligned, show_epsilon
@@ -25,6 +25,7 @@ def method_cost(name: str, args: Sequence[str]) -> None:
     """Show what a method will spend, or what its paper claims."""
     check_choice("method", name, METHODS)
     given = parse(_flags(METHODS[name]), args, prog=f"tacit privacy {name}", about=first_line(METHODS[name]()))
+    check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
     plan = Plan.of(experiment)
     if given.paper:

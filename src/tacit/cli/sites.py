@@ -78,6 +78,7 @@ class ServeFlags:
     deadline: float = 600.0  # seconds that a site has for an answer
     max_message: int = 1024  # megabytes of one message at most
     public: str | None = None  # data that belong to nobody, for methods that use some
+    samples: Literal["os", "seeded"] = "os"  # who takes part: os: a secret; seeded: a rehearsal, as in a simulation
     insecure: bool = False  # no TLS, no keys: on loopback only
 
 
@@ -111,6 +112,7 @@ def serve(args: Sequence[str]) -> None:
         given.deadline,
         limit,
         given.public,
+        given.samples,
     )
     experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
     signal.signal(signal.SIGTERM, _interrupt)

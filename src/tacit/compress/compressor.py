@@ -19,6 +19,8 @@ Rates = Mapping[str, float]  # the rate of each layer, by its name
 class Compressor:
     """A measurement matrix and its rates: ``rate`` for every layer, or dynamic ones where that is 0.
 
+    At rate 1 a layer travels as it is, whatever the matrix.
+
     >>> Compressor.of("binary:0.3")
     Compressor(matrix='binary', rate=0.3, r_max=0.5, r_min=0.2)
     """
@@ -67,9 +69,13 @@ class Compressor:
         return Params(whole).as_released(small.released)
 
     def _measure(self, x: Tensor, rate: float) -> Tensor:
+        if rate == 1:
+            return x.detach().reshape(-1)
         return binary.measure(x, rate) if self.matrix == "binary" else sensing.measure(self.matrix, x, rate)
 
     def _rebuild(self, y: Tensor, numbers: int, rate: float) -> Tensor:
+        if rate == 1:
+            return y
         if self.matrix == "binary":
             return binary.rebuild(y, numbers)
         return sensing.recover(self.matrix, y, numbers, rate)

@@ -2,6 +2,7 @@
 
 What a task sends and has the names and shapes of the parameters that it was sent is compressed, and expanded again at
 the server. Dynamic rates follow from those very parameters, so both ends know them and there is nothing to remember.
+Methods send differences from what they got, not points: what compression loses of a small step is small.
 """
 
 from __future__ import annotations

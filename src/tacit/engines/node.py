@@ -189,7 +189,7 @@ def check_finite(obj: Any, head: Head) -> None:
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise Diverged(
                 f"round {head.round + 1}, client {head.client}: training gave a number that is not finite "
-                "(a smaller sgd.lr may help); the last good checkpoint is kept"
+                "(a smaller learning rate may help: sgd.lr or local.lr); the last good checkpoint is kept"
             )
 
 
@@ -219,6 +219,7 @@ class Engine(ABC):
         delta: float = 1e-5,
     ) -> None:
         self.everyone, self.seed, self.fault, self.noise, self.delta = tuple(everyone), seed, fault, noise, delta
+        self.sample_seed = seed  # a secret where clients must not be able to tell who takes part
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
@@ -244,7 +245,7 @@ class Engine(ABC):
 
     def sample(self, law: Law, round: int) -> Sample:
         """Choose who takes part in ``round``; the same every time it is asked, and for every method."""
-        return Sample(tuple(law.pick(self.everyone, sample_rng(self.seed, round))), round, law)
+        return Sample(tuple(law.pick(self.everyone, sample_rng(self.sample_seed, round))), round, law)
 
     def rng(self, *path: object) -> np.random.Generator:
         """Return the server's generator for this place in the run."""

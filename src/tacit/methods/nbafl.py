@@ -4,6 +4,7 @@ Local training adds mu/2 ||w - x||^2 to the loss. `paper`: uplink noise c L (2C/
 and downlink noise 2 c C sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N). 2C/m bounds a mean over m records of
 clipped quantities, not trained weights, so the ledger says inf. `certified`: the weights' distance from the shared
 model is clipped to C and gets the noise that this needs, so no downlink noise is left to add.
+Difference from the paper: weights w travel as w - x, which is the same information and stands compression.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tacit.core import (
     task,
 )
 from tacit.local.sgd import SGD
-from tacit.methods.fedavg import State
+from tacit.methods.fedavg import State, Update
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, public_noise
 
@@ -66,9 +67,9 @@ class NbAFL:
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            x = mean(r.w for r in replies)
+            x = s.x + mean(r.dx for r in replies)
             if self.mode == "paper":
-                sd = self.downlink(min(r.m for r in replies), len(replies), cohort.delta)
+                sd = self.downlink(min(r.n for r in replies), len(replies), cohort.delta)
                 x = public_noise(cohort, x, sd=sd, t=t)
             s = State(x=x, round=t + 1)
             yield s
@@ -101,19 +102,13 @@ def why(epsilon: float) -> str:
     return f"claimed eps {epsilon:g}, but 2C/m is not the sensitivity of trained weights"
 
 
-@dataclass(frozen=True)
-class Weights:
-    w: Params
-    m: int
-
-
 @task
-def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Weights]:
+def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Update]:
     y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
     if method.mode == "paper":
         sd = method.uplink(me.size, delta)
-        w = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon))
+        dx = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon)) - x
     else:
         z = math.sqrt(K) / gdp_mu(method.epsilon, delta)
-        w = x + gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
-    return Reply(Weights(w, me.size))
+        dx = gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
+    return Reply(Update(dx, me.size))

@@ -68,7 +68,7 @@ class PriFedSync:
         return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items() if n]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-        q, T = 0.1 * self.local.batch / 500, 300  # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
+        q, T = 0.1 * self.local.rate(500), 300  # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
         if not self.sigma:
             return [("certified", math.inf, why(self.sigma))]
         first, last = (clt_epsilon(self.sigma, t, q, delta=delta) for t in (1, T))

@@ -154,7 +154,7 @@ class Plan:
                 f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
                 "the number of clients"
             )
-        experiment = replace(experiment, method=calibrated(experiment.method, federation.sizes(), s))
+        experiment = replace(experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed))
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         warn_of_delta(s.delta, federation.sizes())
         resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
@@ -303,23 +303,25 @@ def protects(method: Any) -> tuple[Unit, Observer]:
     return whom
 
 
-def calibrated(method: Any, sizes: Mapping[ClientId, int], setting: Setting) -> Any:
+def calibrated(method: Any, sizes: Mapping[ClientId, int], delta: float, sample_seed: int) -> Any:
     """Return the method with the noise multiplier that its ``sgd.epsilon`` asks for, for the client that pays most."""
     sgd = getattr(method, "sgd", None)
     if sgd is None or not sgd.epsilon:
         return method
-    times = participations(tuple(sizes), getattr(method, "per_round", 0), method.rounds, setting.seed)
+    # Where the sample is a secret, noise that depends on it would tell of it: everybody is taken to be in every round.
+    per_round = getattr(method, "per_round", 0) if protects(method)[1] == "server" else 0
+    times = participations(tuple(sizes), per_round, method.rounds, sample_seed)
     bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in sizes.items() if times[c]}
     z = sgd.z
     for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
-        if z == 0 or privacy.spend(z, steps, q, delta=setting.delta) > sgd.epsilon:
-            z = privacy.noise_for(sgd.epsilon, steps, q, delta=setting.delta)
+        if z == 0 or privacy.spend(z, steps, q, delta=delta) > sgd.epsilon:
+            z = privacy.noise_for(sgd.epsilon, steps, q, delta=delta)
     return replace(method, sgd=replace(sgd, z=z))
 
 
-def participations(everyone: Sequence[str], per_round: int, rounds: int, seed: int) -> Counter[str]:
+def participations(everyone: Sequence[str], per_round: int, rounds: int, sample_seed: int) -> Counter[str]:
     """Return how often each client will be sampled, which does not depend on any data."""
-    draws = (some(per_round).pick(everyone, sample_rng(seed, t)) for t in range(rounds))
+    draws = (some(per_round).pick(everyone, sample_rng(sample_seed, t)) for t in range(rounds))
     return Counter(client for draw in draws for client in draw)
 
 

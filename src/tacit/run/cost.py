@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from tacit import privacy
-from tacit.core import Ledger, unnoised
+from tacit.core import Ledger, Release, unnoised
 from tacit.methods import name_of
 from tacit.run.conduct import Plan, participations, protects
 from tacit.run.experiment import Experiment
@@ -36,16 +37,22 @@ def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, flo
     marks = sorted({max(1, round(rounds * k / points)) for k in range(1, points + 1)})
     delta = plan.experiment.setting.delta
     return [
-        (t, privacy.epsilon(_until(ledger, t / rounds), unit=unit, observer=observer, delta=delta, quick=True))
+        (t, privacy.epsilon(_until(ledger, Fraction(t, rounds)), unit=unit, observer=observer, delta=delta, quick=True))
         for t in marks
     ]
 
 
-def _until(ledger: Ledger, share: float) -> Ledger:
-    """Return a ledger of evenly spread rounds, cut off after a share of them."""
-    return Ledger(
-        replace(line, rounds=((0, max(0, math.ceil((line.rounds[-1][1] + 1) * share) - 1)),)) for line in ledger
-    )
+def _until(ledger: Ledger, share: Fraction) -> Ledger:
+    """Return a ledger cut off after a share of each owner's rounds, which are numbered as the owner takes part."""
+    last: dict[str, int] = {}
+    for line in ledger:
+        last[line.owner] = max(last.get(line.owner, 0), line.rounds[-1][1])
+    left = [_before(line, math.ceil((last[line.owner] + 1) * share)) for line in ledger]
+    return Ledger(line for line in left if line.rounds)
+
+
+def _before(line: Release, end: int) -> Release:
+    return replace(line, rounds=tuple((a, min(b, end - 1)) for a, b in line.rounds if a < end))
 
 
 def claims(method: Any, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:

@@ -81,6 +81,7 @@ class AtSites:
     federation: Federation  # as the coordinator sees it: classes and shapes, and nobody's examples
     open: Callable[[Charter], Sites]
     run: str  # the run's random name
+    sample_seed: int  # who takes part derives from it; sites are not told
     public: Examples | None = None
 
     @classmethod
@@ -92,6 +93,7 @@ class AtSites:
         *,
         open: Callable[[Charter], Sites],
         run: str,
+        sample_seed: int,
         public: Examples | None = None,
     ) -> AtSites:
         """Prepare an experiment for sites that agree on what their data look like."""
@@ -106,10 +108,10 @@ class AtSites:
         sizes = {i: f.examples for i, f in facts.items()}
         warn_of_delta(s.delta, sizes)
         setting = replace(s, model=choose(s.model, shape), clients=clients, split="sites", data="sites")
-        resolved = Experiment(calibrated(method, sizes, s), setting)
+        resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         dataset = Dataset("sites", _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
-        return cls(resolved, model, holding(dataset, clients, seed=s.seed), open, run, public)
+        return cls(resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public)
 
     def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
         """Return the sites; each keeps its own budget, besides the experiment's."""
@@ -119,7 +121,7 @@ class AtSites:
         engine = self.open(Charter(self.run, s.clients, s.seed, *what, s.delta, s.compress, told))
         world = World(self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta)
         engine.at_server, engine.public, engine.noise = world.own, self.public, s.noise
-        engine.compress = Compressor.of(s.compress)
+        engine.compress, engine.sample_seed = Compressor.of(s.compress), self.sample_seed
         return engine
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.codec import pack
+from tacit.codec import pack, same
 from tacit.compress import Compressor
 from tacit.compress.binary import measure, rebuild
 from tacit.compress.coherence import basis, coherence, explicit
@@ -49,6 +49,15 @@ def test_rate_one_changes_nothing():
     x = torch.randn(37, generator=torch.Generator().manual_seed(1))
     assert torch.equal(measure(x, 1.0), x)
     assert torch.equal(rebuild(x, 37), x)
+
+
+@pytest.mark.parametrize("word", ["binary:1", "gaussian:1", "bernoulli:1.0"])
+def test_rate_one_changes_nothing_whatever_the_matrix(word):
+    x = Params(a=torch.randn(20, 30, generator=torch.Generator().manual_seed(1)), b=up_to(7), c=torch.tensor([2.5]))
+    c = Compressor.of(word)
+    small = c.compress(x, c.rates(x))
+    assert small.size() == x.size()
+    assert same(c.expand(small, x, c.rates(x)), x)
 
 
 @pytest.mark.parametrize("word", ["binary:dynamic", "binary:0.1", "gaussian:0.3", "bernoulli:dynamic"])

@@ -73,6 +73,12 @@ def test_certified_noise_is_sigma_C_and_g_is_made_of_what_was_released(sent):
     assert [line.event for line in me.spent] == [Gaussian(0.5)]
 
 
+def test_a_batch_larger_than_the_papers_data_is_all_of_them():
+    """500 examples each, one client in ten: the rate is 0.1 at most."""
+    whole = [epsilon for _, epsilon, _ in PriFedSync(local=Episodes(batch=500)).claims({}, 1e-5)]
+    assert [epsilon for _, epsilon, _ in PriFedSync(local=Episodes(batch=6000)).claims({}, 1e-5)] == whole
+
+
 def test_claims_are_those_of_the_paper():
     """Table 2 of CUAG-PFL's paper: eps from 0.41 to 10.24."""
     figures = {word: epsilon for word, epsilon, _ in PriFedSync().claims({}, 1e-5)}
