@@ -163,6 +163,11 @@ class CUAG:
             return self.mus[int(client) % len(self.mus)]
         return gdp_mu(self.epsilon, delta) if self.epsilon else self.mu
 
+    def private(self, mu: float, K: int, D: int, delta: float) -> Private:
+        """Return the settings of local training at the example level, for a client of D examples in K rounds."""
+        z = noise_beside(mu, TO_PROTOTYPES, K, self.local.steps, self.local.rate(D), delta)
+        return Private(self.clip, *z, self.radius)
+
     def shared_noise(self, K: int, delta: float) -> float:
         """Return the noise multiplier of a sum, for clients in K rounds at most; who is in which is no secret."""
         return math.sqrt(K) / self.mu_of("0", delta)
@@ -187,10 +192,10 @@ class CUAG:
         """What one client will release in its K rounds."""
         mu, rounds = self.mu_of(n, delta), ((0, K - 1),)
         if self.kind == "example":
-            P, q = self.local.steps, self.local.rate(D)
-            z, z_prototypes = noise_beside(mu, TO_PROTOTYPES, K, P, q, delta)
-            first = Release("prototypes", "example", n, "server", Gaussian(z_prototypes), rounds)
-            return [first, replace(first, what="dp-sgd", event=Gaussian(z), steps=P, sampling=Sampling.at(q))]
+            private, sampling = self.private(mu, K, D, delta), Sampling.at(self.local.rate(D))
+            first = Release("prototypes", "example", n, "server", Gaussian(private.z_prototypes), rounds)
+            P, step = self.local.steps, Gaussian(private.z)
+            return [first, replace(first, what="dp-sgd", event=step, steps=P, sampling=sampling)]
         if self.kind != "update":
             return [Release("update", "client", n, "server", NonPrivate(why(mu)), rounds)]
         zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
@@ -226,10 +231,7 @@ def train(
 ) -> Reply[Update]:
     g_n: Params = me.kept.get("g", x.zeros())
     (k, K), mu, m = turns[me.id], method.mu_of(me.id, delta), method
-    private = None
-    if m.kind == "example":
-        z, z_prototypes = noise_beside(mu, TO_PROTOTYPES, K, m.local.steps, m.local.rate(me.size), delta)
-        private = Private(m.clip, z, z_prototypes, m.radius)
+    private = m.private(mu, K, me.size, delta) if m.kind == "example" else None
     own = debiased(me, x, g_n, m.alpha, m.local, private)
     sent = m.compressor.compress(own, rates)
     if m.kind == "paper":
