@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tacit.cli import runs
 from tacit.cli.main import COMMANDS, call
+from tacit.run.rundir import RunDir
 
 Printed = Callable[..., str]
 SERIAL = ["--workers", "0"]
@@ -121,6 +123,15 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
     before = {f: (run / f).read_bytes() for f in kept}
     assert printed("resume", "first") == text
     assert {f: (run / f).read_bytes() for f in kept} == before
+
+
+def test_a_run_of_personal_models_says_how_much_they_differ(tmp_path: Path, printed: Printed) -> None:
+    text = printed("run", "local", *FEW, "--out", "own")
+    found = re.search(r"own models (\S+)% \(± (\S+) over clients, worst (\S+)%\) after round 2", text)
+    assert found
+    accuracies = np.array(list(RunDir.open(tmp_path / "own").metrics()[-1]["per_client"].values()))
+    want = [100 * accuracies.mean(), 100 * accuracies.std(), 100 * accuracies.min()]
+    assert [float(x) for x in found.groups()] == pytest.approx(want, abs=0.06)
 
 
 def test_flags_override_the_file(tmp_path: Path, printed: Printed) -> None:

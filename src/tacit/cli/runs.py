@@ -142,8 +142,7 @@ def conclude(done: Run) -> None:
     if not final:
         print(f"{name}: no round was run; files in {done.folder}")
         return
-    kind = "mean accuracy of the clients' own models" if final["personal"] else "accuracy"
-    print(f"{name}: {kind} {100 * final['accuracy']:.2f}% after round {final['round']}")
+    print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
     print(_epsilon_line(final, done.experiment.setting.delta, done.why))
@@ -153,6 +152,15 @@ def conclude(done: Run) -> None:
         print(_groups_line(final["groups"]))
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
     print(f"files in {done.folder}, picture {files[0]}")
+
+
+def _accuracy_line(final: dict[str, Any]) -> str:
+    """Say how good the shared model is, or how good the clients' own models are and how much they differ."""
+    if not final["personal"]:
+        return f"accuracy {100 * final['accuracy']:.2f}%"
+    own = final["own_data"]
+    spread = f"± {100 * own['std']:.1f} over clients, worst {100 * own['worst']:.1f}%"
+    return f"mean accuracy of the clients' own models {100 * own['mean']:.2f}% ({spread})"
 
 
 def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
