@@ -82,7 +82,7 @@ class Lab:
 
 
 SETTINGS = {"dafl": {"gamma": 1.0}}  # samples for everybody, whatever is lost
-SETTINGS |= {"gfl": {"sgd": SGD(clip=1.0, z=1.0)}}  # so that its clients take part in every round
+SETTINGS |= {"gfl": {"online": "dp-sgd", "sgd": SGD(clip=1.0, z=1.0)}}  # so that its clients take part in every round
 SETTINGS |= {name: {"local": Episodes(steps=4)} for name in ("pfldyn", "prifedsync", "cuag")}  # quick ones
 
 

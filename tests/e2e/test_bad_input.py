@@ -4,6 +4,7 @@ import os
 import shutil
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import tacit
 from tacit.cli.main import call
 from tacit.data.files import FILES
 from tacit.run.rundir import RunDir
@@ -115,6 +117,29 @@ COMMAND_LINE = {
     "get something unknown": ("data get mnits", ["'mnits'", "'mnist'"]),
     "methods of": ("methods fedavg", ["fedavg", "unknown option"]),
     "doctor of": ("doctor me", ["me", "unknown option"]),
+    "join: nothing": ("join", ["--server, --name, --data: missing", "tacit join --help"]),
+    "join: no data": ("join --server 127.0.0.1:9092 --name a", ["--data: missing", "explains it"]),
+    "synth for nothing": ("synth digits --epsilon 0", ["epsilon = 0.0: must be", "above 0"]),
+    "synth: labels cost all": (
+        "synth digits --generator gan --epsilon 0.5 --label-epsilon 0.5",
+        ["label_epsilon = 0.5", "below 0.5"],
+    ),
+    "noise that costs more than it may": (
+        "run fedavg --rounds 2 --sgd.clip 1 --sgd.z 1 --sgd.epsilon 4",
+        ["sgd.z = 1", "costs eps", "sgd.epsilon = 4", "give one"],
+    ),
+    "noise that costs less than it may": (
+        "run fedavg --rounds 2 --sgd.clip 1 --sgd.z 9 --sgd.epsilon 4",
+        ["sgd.z = 9", "costs eps", "sgd.epsilon = 4", "give one"],
+    ),
+    "mu and epsilon": ("run cuag --mu 1 --epsilon 3", ["mu = 1", "epsilon = 3", "give one"]),
+    "epsilon and epsilons": ("run ldp_fl --epsilons 1 4 --epsilon 3", ["epsilon = 3", "epsilons"]),
+    "relation of another mode": ("run ldp_fl --mode paper --relation replace", ["relation", "'paper'", "'gradient'"]),
+    "clients beside sizes": (
+        "run fedavg --split sizes:4x100 --clients 20",
+        ["clients = 20", "must be 4", "sizes:4x100"],
+    ),
+    "split: clients beside sizes": ("split --split sizes:4x100 --clients 20", ["clients = 20", "must be 4"]),
     "split: no such scheme": ("split --split foo", ["split", "'foo'", "iid"]),
     "split: no name": ("split --out .", ["out", "'.'", "split.png"]),
 }
@@ -125,6 +150,7 @@ def test_command_line(case: str, refused: Refused) -> None:
     line, words = COMMAND_LINE[case]
     said = refused(*line.split())
     assert [w for w in words if w not in said] == []
+    assert "pool_epsilon" not in said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -266,6 +292,39 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_resume_of_a_run_with_sites(run: Path, refused: Refused) -> None:
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace('"iid"', '"sites"').replace('"digits"', '"sites"'))
+    assert refused("resume", "run") == "'run': a run with sites; `tacit serve run` continues it"
+
+
+def test_resume_of_a_run_whose_data_only_a_program_has(tmp_path: Path, refused: Refused) -> None:
+    own = replace(tacit.data.load("digits"), name="own")
+    tacit.run("fedavg:rounds=1", data=own, workers=0, out=tmp_path / "run")
+    tacit.compare(["fedavg:rounds=1"], data=own, workers=0, out=tmp_path / "compare")
+    said = refused("resume", "run")
+    assert said.startswith("data = 'own': neither a known data set nor a file here")
+    assert "tacit.resume(folder, dataset=...)" in said
+    assert tacit.resume(tmp_path / "run", dataset=own).final["round"] == 1
+    assert "resume_comparison(folder, dataset=...)" in refused("resume", "compare")
+
+
+def test_resume_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "own.npz", x=np.eye(40, 3, dtype=np.float32), y=np.arange(40) % 2)
+    (tmp_path / "own.csv").write_text("a,b,kind\n" + "1,2,0\n3,4,1\n" * 20)
+    few = ["--clients", "2", "--rounds", "1", *SERIAL]
+    assert call(["run", "fedavg", "--data", "own.npz", *few, "--out", "run"]) == 0
+    assert call(["run", "fedavg", "--data", "./own.csv:kind", *few, "--out", "table"]) == 0
+    assert call(["compare", "fedavg", "--data", "own.npz", *few, "--out", "compare"]) == 0
+    assert call(["sweep", "fedavg", "--over", "sgd.lr=0.1", "--data", "own.npz", *few, "--out", "sweep"]) == 0
+    assert RunDir.open(tmp_path / "run").experiment().setting.data == str(tmp_path / "own.npz")
+    assert RunDir.open(tmp_path / "table").experiment().setting.data == f"{tmp_path / 'own.csv'}:kind"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for folder in ("run", "table", "compare", "sweep"):
+        assert call(["resume", f"../{folder}"]) == 0
 
 
 def test_out_onto_a_run(run: Path, refused: Refused) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def lines_of(file: Path) -> list[dict[str, object]]:
 # ---- help ------------------------------------------------------------------------------------------------------------
 
 HELP = {
-    "": [*COMMANDS, "exit codes", "--help"],
+    "": [*COMMANDS, "exit codes: 0", "2 wrong input or training that diverged", "130 interrupted", "--help"],
     "run": ["METHOD", "EXPERIMENT.toml", "fedavg", "scaffold", "--help"],
     "run fedprox": ["--mu", "--rounds", "--per-round", "--sgd.lr", "--sgd.epochs", "--data", "--split", "--out"],
     "resume": ["DIR"],
@@ -194,6 +195,48 @@ def test_interrupted(
     assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
     printed("resume", "run")
     assert [line["round"] for line in lines_of(tmp_path / "run/metrics.jsonl")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    {"serve": "; `tacit serve RUN` continues from the last finished round", "synth": "", "privacy": ""}.items(),
+)
+def test_interrupted_elsewhere(
+    command: str, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(args: object) -> None:
+        raise KeyboardInterrupt
+
+    module, _, function = COMMANDS[command][0].partition(":")
+    monkeypatch.setattr(f"{module}.{function}", interrupted)
+    assert call([command]) == 130
+    assert capsys.readouterr().err == f"\ntacit: interrupted{how}\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--help", "methods", "compare --help"])
+def test_nobody_reads_the_output(command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `tacit ... | head -1`, whether the first line fails or the last flush."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    code = "import sys; from tacit.cli.main import main; sys.argv[0] = 'tacit'; main()"
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([sys.executable, "-c", code, *command.split()], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert ended.returncode == 141
+    assert b"roken pipe" not in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_pipe_that_breaks_elsewhere_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(args: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("tacit.cli.shows.methods", broken)
+    assert call(["methods"]) == 2
+    assert capsys.readouterr().err == "tacit: methods: Broken pipe\n"
 
 
 # ---- compare ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BudgetReached
 from tacit.methods.words import method_from_spec
+from tacit.report.tables import show_epsilon
 from tacit.run.conduct import protects, resume
 from tacit.run.cost import predicted
 from tacit.run.experiment import Experiment, Setting
@@ -84,20 +85,29 @@ def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
     out = tmp_path / "run"
     args = ["run", "fedavg", "--rounds", "30", "--sgd.clip", "1", "--sgd.z", "2", "--budget", "3", "--clients", "5"]
     assert call([*args, "--noise", "seeded", "--out", str(out)]) == 3
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert lines[-1].startswith("tacit: budget = 3: the next step would bring epsilon to")
+    said, errors = capsys.readouterr()
+    assert errors.strip().splitlines()[-1].startswith("tacit: budget = 3: the next step would bring epsilon to")
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert 1 <= last["round"] < 30
     ledger = RunDir.open(out).ledger()
     spent = privacy.epsilon(ledger, unit="example", observer="server", delta=1e-5)
     assert spent <= 3
+    rounds, accuracy, epsilon, files = said.splitlines()
+    assert rounds == f"fedavg: stopped after {last['round']} of 30 rounds"
+    assert accuracy == f"accuracy {100 * last['accuracy']:.2f}% after round {last['round']}"
+    assert epsilon.startswith(f"eps {show_epsilon(spent)} for one example against the server, delta 1e-05: ")
+    assert files == f"files in {out}"
     assert (out / "model.safetensors").exists()
     assert call(["resume", str(out)]) == 3  # a spent budget stays spent
 
 
 def test_a_method_without_noise_cannot_start_under_a_budget(tmp_path, capsys):
     assert call(["run", "fedavg", "--budget", "3", "--out", str(tmp_path / "run")]) == 3
-    assert "inf" in capsys.readouterr().err
+    said, errors = capsys.readouterr()
+    assert "inf" in errors
+    assert "stopped after 0 of" in said
+    assert "nothing has left a client: the ledger is empty" in said
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == b""
 
 
 def test_a_central_budget_stops_too(tmp_path):
@@ -139,6 +149,8 @@ def test_noise_from_the_system_is_the_default_and_differs_every_time(tmp_path):
         ("privacy ldp_fl --rounds 150 --epsilon 4 --paper", ["4.35", "3.55", "inf", "full-batch gradient"]),
         ("privacy dp_fedavg --rounds 10 --q 0.1", ["against public", "poisson"]),
         ("privacy fedavg", ["inf", "without noise"]),
+        ("privacy local", ["nothing about the data left any client"]),
+        ("privacy prifedsync --rounds 50 --paper", ["prifedsync: what its paper claims", "round 300"]),
         ("privacy --help", ["usage", "examples"]),
     ],
 )
@@ -162,7 +174,11 @@ def test_tacit_privacy_answers(args, words, capsys):
         ("run dp_fedavg --q 1.5", ["q = 1.5", "at most 1"]),
         ("run ldp_fl --mode local", ["--mode", "'local'", "gradient"]),
         ("run fedavg --budget 0", ["budget = 0", "above 0"]),
-        ("run fedmix --sgd.clip 1 --sgd.z 1", ["not a sum over examples"]),
+        ("run fedmix --sgd.clip 1 --sgd.z 1", ["sgd.clip = 1", "not a sum over examples"]),
+        ("privacy fedmix --sgd.clip 1 --sgd.z 1", ["sgd.clip = 1", "not a sum over examples"]),
+        ("privacy nbafl --sgd.clip 1 --sgd.epsilon 4", ["sgd.clip = 1", "whole clients"]),
+        ("privacy dafl --sgd.clip 1 --sgd.epsilon 4", ["sgd.clip = 1", "'synthetic'", "'dp-sgd'"]),
+        ("privacy dafl --method centralised", ["method = 'centralised'", "in every round"]),
         ("run dp_scaffold --sgd.clip 0 --sgd.z 0", ["sgd.clip", "above 0"]),
     ],
 )

@@ -1,16 +1,22 @@
 """What a site refuses, and what the coordinator refuses, without any process."""
 
 import json
+import logging
 import math
+import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
+import httpx
 import numpy as np
 import pytest
 import torch
+from hospitals import free_port
 from lab import SEED, federation
 
 from tacit import privacy
+from tacit.apps.gate import Gate
 from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.site import Refused, Site
 from tacit.codec import pack, unpack
@@ -205,6 +211,21 @@ def test_one_training_example_moves_the_report_about_a_personal_model(tmp_path):
         site = Site(name, replace(few, train=examples), tmp_path / name, noise="seeded")
         counts.append(ask(site, tally_own(method=PFLDyn(), s=PFLDyn().init(X)), kind="look").sent.right)
     assert np.abs(np.subtract(*counts)).sum() > 1
+
+
+def test_the_gate_closes_quietly_while_a_site_waits(caplog):
+    """Flower answers a site only when there is something to say; a gate that closes must not wait for that."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        gate = Gate(f"http://127.0.0.1:{silent.getsockname()[1]}", keys=None, limit=1 << 20)
+        port = free_port()
+        gate.serve("127.0.0.1", port, None)
+        url = f"http://127.0.0.1:{port}/v1/fleet/pull-messages"
+        waiting = pool.submit(httpx.post, url, content=b"anything", trust_env=False)
+        forwarded, _ = silent.accept()  # the call has come through, and nobody answers it
+        with forwarded:
+            gate.close()
+            assert waiting.result(timeout=10).status_code == 503  # a site takes this for: come again
+    assert [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING] == []
 
 
 def venue(sample_seed, facts, clients=30):

@@ -1,9 +1,15 @@
 """The public names, as the quickstart uses them."""
 
+import inspect
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+
 import tacit
+from tacit.core import BadInput
+from tacit.methods.fedavg import FedAvg
 
 
 def test_the_room_and_the_function_have_one_name(tmp_path):
@@ -21,3 +27,54 @@ def test_names_are_found_in_a_fresh_interpreter_without_importing_torch_first():
         "assert callable(tacit.run) and tacit.data.load('digits').shape == (1, 8, 8)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"rounds": 1}, ["rounds = 1", "method settings go in the word: fedavg:rounds=1"]),
+        ({"sgd": {"lr": 0.1}}, ["sgd = {'lr': 0.1}", "method settings go in the word: fedavg:sgd."]),
+        ({"splitt": "iid"}, ["keyword = 'splitt'", "did you mean 'split'", "clients"]),
+        ({"augment": "dafl"}, ["keyword = 'augment'", "data, split, clients"]),
+        ({"clients": "ten"}, ["clients = 'ten'", "integer"]),
+        ({"clients": 2.5}, ["clients = 2.5", "integer"]),
+        ({"split": 5}, ["split = 5", "string"]),
+        ({"data": 5}, ["data = 5", "string"]),
+        ({"noise": "none"}, ["noise = 'none'", "'os'"]),
+    ],
+)
+def test_a_keyword_that_cannot_be_used_is_refused_in_one_line(keywords, words):
+    calls = [lambda: tacit.run("fedavg", **keywords), lambda: tacit.run(FedAvg(), **keywords)]
+    calls += [lambda: tacit.compare(["fedavg"], **keywords)]
+    calls += [lambda: tacit.sweep("fedavg", {"sgd.lr": [0.1]}, **keywords)]
+    for refused in calls:
+        with pytest.raises(BadInput) as said:
+            refused()
+        assert "\n" not in str(said.value)
+        assert [w for w in words if w not in str(said.value)] == []
+
+
+@pytest.mark.parametrize("methods", ["fedavg", [FedAvg()]])
+def test_a_comparison_is_of_a_list_of_words(methods):
+    with pytest.raises(BadInput, match="must be a list of words, such as"):
+        tacit.compare(methods)
+
+
+def test_what_is_no_method_and_what_is_no_number_is_refused():
+    with pytest.raises(BadInput, match="method = 5: must be a word such as 'fedavg:rounds=5'"):
+        tacit.run(5)
+    with pytest.raises(BadInput, match="repeats = 'two': must be a number"):
+        tacit.compare(["fedavg"], repeats="two")
+    with pytest.raises(BadInput, match="rounds = 'x': must be a number"):
+        FedAvg(rounds="x")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    run = tacit.run("fedavg:rounds=1", clients=np.int64(3), delta=np.float32(1e-6), workers=0, out=tmp_path / "run")
+    assert run.experiment.setting.clients == 3
+
+
+def test_the_public_functions_say_what_they_take():
+    assert list(inspect.signature(tacit.run).parameters) == ["method", "data", "out", "watch", "setting"]
+    assert "eval_every" in (tacit.run.conduct.run.__doc__ or "")
+    assert "repeats" in (tacit.compare.__doc__ or "")

@@ -6,7 +6,9 @@ So Flower listens on loopback alone, and this gate, on the public address, passe
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import logging
 import ssl
 import threading
@@ -58,6 +60,13 @@ class Gate:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        try:
+            await self._reply(scope, receive, send)
+        except asyncio.CancelledError:  # the gate closes; a site may ask again, if there is somebody again
+            with contextlib.suppress(RuntimeError):  # an answer had begun
+                await _answer(send, 503, b"closing")
+
+    async def _reply(self, scope: Any, receive: Any, send: Any) -> None:
         call = scope["path"].removeprefix(PREFIX)
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         if scope["method"] != "POST" or not scope["path"].startswith(PREFIX) or call not in self.calls:
@@ -96,7 +105,7 @@ class Gate:
     def serve(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         """Listen in a thread of its own; return when sites can connect."""
         files: Any = {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(certificate[1])} if certificate else {}
-        quiet: Any = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
+        quiet: Any = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none", "server_header": False}
         server = uvicorn.Server(uvicorn.Config(self, host=host, port=port, limit_concurrency=1000, **files, **quiet))
         failed: list[BaseException] = []
 

@@ -149,9 +149,11 @@ def remove(folder: Path, name: str) -> None:
 
 def register_of(folder: Path) -> dict[str, str]:
     """Return the registered names with their public keys, in the order of names."""
+    if not (folder / "sites.json").exists():
+        raise BadInput(f"keys = '{folder}': no folder of keys; `tacit keys init {folder}` makes one")
     try:
         known = json.loads(_read(folder / "sites.json"))
-    except ValueError:
+    except (UnicodeDecodeError, json.JSONDecodeError):
         raise BadInput(f"'{folder / 'sites.json'}': not JSON") from None
     return dict(sorted(known.items()))
 

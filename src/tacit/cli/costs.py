@@ -61,7 +61,7 @@ def show_claims(name: str, plan: Plan) -> None:
     if not found:
         print(f"{name}: nothing is claimed beyond the certificate")
         return
-    print(f"{name}, {method.rounds} rounds, what its paper claims and what holds:")
+    print(f"{name}: what its paper claims and what holds")
     rows = [[word, show_epsilon(epsilon)] for word, epsilon, _ in found]
     print(aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)]))
     if hasattr(method, "performance_loss"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import select
 import sys
 
 from tacit import __version__
@@ -38,16 +40,43 @@ first steps:
   tacit split --split dirichlet:0.5                         see what such a split looks like
   tacit run fedavg --data mnist --split label:2             one method on real data; `tacit data` says what is here
 
-exit codes: 0 done, 2 wrong input, 3 privacy budget reached, 4 too few clients replied
+exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget reached, 4 too few clients replied,
+            1 any other failure, 130 interrupted (Ctrl-C), 141 nobody reads the output any more
 """
+CONTINUES = dict.fromkeys(["run", "resume", "compare", "sweep"], "tacit resume DIR") | {"serve": "tacit serve RUN"}
 
 
 def main() -> None:
     """Run the command line."""
     gc.disable()  # the imports make a million objects and no garbage
-    code = call(sys.argv[1:])
+    code = _to_a_reader(sys.argv[1:])
     gc.freeze()  # nor is there anything to gain from a last search for garbage
     sys.exit(code)
+
+
+def _to_a_reader(args: list[str]) -> int | str | None:
+    """Run one command; end quietly, as other programs do, if whoever reads the output (such as `head`) has gone."""
+    try:
+        try:
+            return call(args)
+        except SystemExit as e:  # help of flags
+            return e.code
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        for stream in (sys.stdout, sys.stderr):  # for what Python still writes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 141
+
+
+def _reader_has_gone() -> bool:
+    """Tell whether it is our output that has no reader, and not some other pipe."""
+    if not hasattr(select, "poll"):  # not on this platform
+        return True
+    outputs = select.poll()
+    for number in (1, 2):
+        outputs.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in outputs.poll(0))
 
 
 def call(args: list[str]) -> int:
@@ -75,9 +104,12 @@ def _guarded(command: str, args: list[str]) -> int:
         print(f"tacit: {' '.join(str(e).splitlines())}", file=sys.stderr)
         return e.exit_code
     except OSError as e:
+        if isinstance(e, BrokenPipeError) and _reader_has_gone():
+            raise
         print(f"tacit: {e.filename or command}: {e.strerror or e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ntacit: interrupted; `tacit resume DIR` continues from the last finished round", file=sys.stderr)
+        how = f"; `{CONTINUES[command]}` continues from the last finished round" if command in CONTINUES else ""
+        print(f"\ntacit: interrupted{how}", file=sys.stderr)
         return 130
     return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,7 +69,7 @@ def run(args: Sequence[str]) -> None:
     if getattr(given, "augment", "none") == "dafl":
         method = given.dafl.in_front_of(spec_of(method), method)
     experiment = Experiment(method, given.setting)
-    with watcher(name_of(experiment.method)) as watch:
+    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = conduct.start(experiment, out=given.out, watch=watch)
     conclude(done)
@@ -130,7 +131,7 @@ def resume(args: Sequence[str]) -> None:
         resume_sweep(folder)
         return
     experiment = RunDir.open(folder).experiment()
-    with watcher(name_of(experiment.method)) as watch:
+    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = conduct.resume(folder, watch=watch)
     conclude(done)
@@ -152,6 +153,33 @@ def conclude(done: Run) -> None:
         print(_groups_line(final["groups"]))
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
     print(f"files in {done.folder}, picture {files[0]}")
+
+
+@contextmanager
+def telling_if_stopped() -> Iterator[None]:
+    """Say what a run has done that its budget stops; why it stops is said afterwards, in one line."""
+    try:
+        yield
+    except conduct.Stopped as e:
+        _conclude_stopped(e.run)
+        raise
+
+
+def _conclude_stopped(done: Run) -> None:
+    """Say how far a run has come and what the releases in its ledger cost, those of an unfinished round included."""
+    method, delta = done.experiment.method, done.experiment.setting.delta
+    rounds = max((line["round"] for line in done.metrics), default=0)
+    print(f"{name_of(method)}: stopped after {rounds} of {method.rounds} rounds")
+    if done.final:
+        print(f"{_accuracy_line(done.final)} after round {done.final['round']}")
+    ledger, (unit, observer) = RunDir.open(done.folder).ledger(), conduct.protects(method)
+    spent = {
+        f"{unit}/{seen_by}": privacy.epsilon(ledger, unit=unit, observer=seen_by, delta=delta)
+        for seen_by in privacy.OBSERVERS
+    }
+    final = {"protects": f"{unit}/{observer}", "epsilon": spent}
+    print(_epsilon_line(final, delta, done.why) if len(ledger) else "nothing has left a client: the ledger is empty")
+    print(f"files in {done.folder}")
 
 
 def _accuracy_line(final: dict[str, Any]) -> str:
@@ -226,7 +254,7 @@ def show(compared: Compared) -> None:
     names = short_names(plan.methods)
     runs = {names[word]: [Run(compared.folder / n) for n, _ in plan.runs_of(word)] for word in plan.methods}
     s = plan.setting
-    title = f"{s.data}, {s.split}, {s.clients} clients"
+    title = f"{Path(s.data).name}, {s.split}, {s.clients} clients"
     print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}; eps at delta {s.delta:g} against the server\n")
     print(comparison_table([row.named(names[row.method]) for row in compared.rows]) + "\n")
     for why in dict.fromkeys(row.why for row in compared.rows):

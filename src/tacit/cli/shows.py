@@ -25,6 +25,7 @@ from tacit.engines.inprocess import processors
 from tacit.methods import METHODS
 from tacit.models import MODELS
 from tacit.report.pictures import draw_split, text_split
+from tacit.run.experiment import Setting
 
 
 def methods(args: Sequence[str]) -> None:
@@ -130,6 +131,7 @@ def split(args: Sequence[str]) -> None:
     given = parse(SplitFlags, args, prog="tacit split", about=f"Draw who holds what. Schemes:\n{schemes}")
     if not given.out.name:
         raise BadInput(f"out = '{given.out}': must be the name of a picture, such as split.png")
+    Setting(split=given.split, clients=given.clients)  # refuses what contradicts
     dataset = load(given.data)
     federation = federate(dataset, given.split, clients=clients_of(given.split, given.clients), seed=given.seed)
     counts = federation.counts()

@@ -36,7 +36,7 @@ def _needs_flower() -> None:
 
 def keys(args: Sequence[str]) -> None:
     """Make and register keys."""
-    if not args or args[0] in ("-h", "--help"):
+    if not args or {"-h", "--help"} & set(args):
         print(KEYS_HELP, end="")
         return
     _needs_flower()
@@ -48,6 +48,8 @@ def keys(args: Sequence[str]) -> None:
     least, most = {"init": (1, 99), "new": (1, 2), "add": (3, 3), "remove": (2, 2), "list": (1, 1)}[word]
     if not least <= len(rest) <= most:
         raise BadInput(f"keys {word}: {len(rest)} arguments; see `tacit keys --help`")
+    if options := [arg for arg in rest if arg.startswith("-")]:
+        raise BadInput(f"{options[0]}: unknown option; see `tacit keys --help`")
     folder = Path(rest[0])
     if word == "init":
         k.make_authority(folder, rest[1:])
@@ -90,14 +92,15 @@ def serve(args: Sequence[str]) -> None:
         raise BadInput(f"{args[0]}: the first argument must be an experiment file or the directory of a run")
     _needs_flower()
     what, given = Path(args[0]), parse(ServeFlags, args[1:], prog=f"tacit serve {args[0]}", about=about)
-    _check_network(given.insecure, given.host, given.keys is not None, "--keys")
+    _check_network(given.insecure, given.host, {"--keys": given.keys})
+    check_number("port", given.port, at_least=1, at_most=65535)
     check_number("deadline", given.deadline, above=0)
     check_number("max_message", given.max_message, at_least=1)
     _quiet()
     from tacit.apps.serve import Terms, go_on
     from tacit.apps.serve import serve as start
     from tacit.cli.progress import watcher
-    from tacit.cli.runs import conclude
+    from tacit.cli.runs import conclude, telling_if_stopped
     from tacit.methods import name_of
     from tacit.run.experiment import read_experiment
     from tacit.run.rundir import RunDir
@@ -106,7 +109,7 @@ def serve(args: Sequence[str]) -> None:
     terms = Terms(
         given.host,
         given.port,
-        None if given.insecure else given.keys,
+        given.keys,
         given.wait_for,
         given.patience,
         given.deadline,
@@ -116,7 +119,7 @@ def serve(args: Sequence[str]) -> None:
     )
     experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
     signal.signal(signal.SIGTERM, _interrupt)
-    with watcher(name_of(experiment.method)) as watch:
+    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = go_on(what, terms, watch, _say) if what.is_dir() else start(experiment, given.out, terms, watch, _say)
     conclude(done)
@@ -159,10 +162,10 @@ def join(args: Sequence[str]) -> None:
     """Take part as a site."""
     given = parse(JoinFlags, args, prog="tacit join", about="Take part in a federation with your own data.")
     _needs_flower()
-    host = given.server.rpartition(":")[0]
-    if not host or not given.server.rpartition(":")[2].isdigit():
-        raise BadInput(f"--server = {given.server!r}: must be HOST:PORT")
-    _check_network(given.insecure, host, given.key is not None and given.ca is not None, "--key and --ca")
+    host, _, port = given.server.rpartition(":")
+    if not (host and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise BadInput(f"--server = {given.server!r}: must be HOST:PORT, with a port from 1 to 65535")
+    _check_network(given.insecure, host, {"--key": given.key, "--ca": given.ca})
     if given.budget != math.inf:
         check_number("budget", given.budget, above=0)
     _quiet()
@@ -193,8 +196,8 @@ def join(args: Sequence[str]) -> None:
         given.model,
         given.max_message << 20,
     )
-    ca = given.ca.read_bytes() if given.ca and not given.insecure else None
-    fleet = Fleet(given.server, ca, read_private(given.key) if given.key and ca else None, given.patience)
+    ca = given.ca.read_bytes() if given.ca else None
+    fleet = Fleet(given.server, ca, read_private(given.key) if given.key else None, given.patience)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: fleet.stop.set())
     fleet.run(site)
@@ -242,12 +245,18 @@ def _metrics(text: str) -> float:
     return epsilon
 
 
-def _check_network(insecure: bool, host: str, has_keys: bool, flag: str) -> None:
+def _check_network(insecure: bool, host: str, keys: dict[str, Path | None]) -> None:
     """TLS and keys are the rule; without them nothing leaves this machine."""
+    given = [flag for flag, file in keys.items() if file is not None]
+    if insecure and given:
+        raise BadInput(f"--insecure: contradicts {' and '.join(given)}, which would not be used; leave one of them out")
     if insecure and not _loopback(host):
         raise BadInput(f"--insecure: only on loopback, such as 127.0.0.1, not on {host}")
-    if not insecure and not has_keys:
-        raise BadInput(f"{flag}: needed for TLS and authentication (`tacit keys --help`); --insecure: on loopback only")
+    if not insecure and len(given) < len(keys):
+        flags = " and ".join(keys)
+        raise BadInput(
+            f"{flags}: needed for TLS and authentication (`tacit keys --help`); --insecure: on loopback only"
+        )
 
 
 def _loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.core import BadInput
+from tacit.core import BadInput, check_number
 from tacit.data import load
 from tacit.report.pictures import draw_sheet
 from tacit.report.tables import show_epsilon
@@ -44,6 +44,9 @@ def synth(args: Sequence[str]) -> None:
     """Make a private synthetic data set."""
     about = "Make a private synthetic copy of a data set: synthetic.npz, a sheet of samples, and certificate.json."
     given = parse(SynthFlags, args, prog="tacit synth", about=about)
+    check_number("epsilon", given.epsilon, above=0)
+    if given.generator == "gan":
+        check_number("label_epsilon", given.label_epsilon, above=0, below=given.epsilon)
     source = Source(
         generator=given.generator,
         pool_epsilon=given.epsilon,

@@ -51,8 +51,11 @@ def check_number(
     Traceback (most recent call last):
     tacit.core.errors.BadInput: lr = -1.0: must be above 0
     """
-    if value >= at_least and value > above and value <= at_most and value < below and not (whole and value % 1):
-        return
+    try:
+        if value >= at_least and value > above and value <= at_most and value < below and not (whole and value % 1):
+            return
+    except TypeError:
+        raise BadInput(f"{field} = {value!r}: must be a number") from None
     bounds = [("at least", at_least), ("above", above), ("at most", at_most), ("below", below)]
     allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
     kind = "a whole number " if whole and value % 1 else "finite and " if math.isinf(value) else ""

@@ -11,7 +11,17 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.official import KNOWN, load_official
 from tacit.data.own import from_torch, load_own, split_column
 
-__all__ = ["KNOWN", "Dataset", "Examples", "from_torch", "load", "load_official", "load_own"]
+__all__ = [
+    "KNOWN",
+    "Dataset",
+    "Examples",
+    "anywhere",
+    "from_torch",
+    "is_here",
+    "load",
+    "load_official",
+    "load_own",
+]
 
 _OWN = "or the path of a .npz, .csv or .parquet file or of a folder of images by class"
 
@@ -24,9 +34,26 @@ def load(name_or_path: str, folder: Path | None = None) -> Dataset:
     """
     if name_or_path in KNOWN:
         return load_official(name_or_path, folder)
-    if name_or_path and os.path.exists(split_column(name_or_path)[0]):
+    if is_here(name_or_path):
         return load_own(name_or_path)
     if re.search(r"[/\\.]", name_or_path):
         raise BadInput(f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}")
     check_choice("data", name_or_path, (*KNOWN, _OWN))
     raise AssertionError("unreachable: check_choice refused the name")
+
+
+def is_here(name_or_path: str) -> bool:
+    """Tell whether a name is known, or a path leads somewhere from the current folder."""
+    return name_or_path in KNOWN or bool(name_or_path and os.path.exists(split_column(name_or_path)[0]))
+
+
+def anywhere(name_or_path: str) -> str:
+    """Return a known name as it is, and the path of the user's data so that it holds in every folder.
+
+    >>> anywhere("digits")
+    'digits'
+    """
+    if name_or_path in KNOWN or not is_here(name_or_path):
+        return name_or_path
+    path, column = split_column(name_or_path)
+    return os.path.abspath(path) + ("" if os.path.exists(os.path.expanduser(name_or_path)) else f":{column}")

@@ -43,6 +43,10 @@ def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs), labels, reduction="none")
 
 
+NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
+FOR_CLIENTS = "must be 0; the method's noise is for whole clients, and DP-SGD would release more (fedavg takes a clip)"
+
+
 @dataclass(frozen=True)
 class SGD:
     """Local training: ``epochs`` passes over the client's data in mini-batches.
@@ -71,6 +75,11 @@ class SGD:
         check_number("sgd.epsilon", self.epsilon, at_least=0)
         if (self.z or self.epsilon) and not self.clip:
             raise BadInput(f"sgd.clip = {self.clip}: noise needs a clip above 0")
+
+    def refuse_clip(self, why: str, field: str = "sgd") -> None:
+        """Refuse DP-SGD in a method that cannot take it, or whose own guarantee it would not be part of."""
+        if self.clip:
+            raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction | None = None, loss: Loss = cross_entropy
@@ -118,7 +127,7 @@ class SGD:
 
     def _private(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
         if loss is not cross_entropy:
-            raise BadInput("sgd.clip: this method's loss is not a sum over examples, so it cannot train privately")
+            raise BadInput(f"sgd.clip = {self.clip:g}: {NOT_A_SUM}")
         check_once(me)
         release = PrivateSteps(me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data)))
         for rows in release.samples(len(me.data)):

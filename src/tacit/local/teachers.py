@@ -36,8 +36,7 @@ class Teaching:
         check_number("queries", self.queries, at_least=0, whole=True)
         check_number("sub", self.sub, at_least=1, whole=True)
         for name, sgd in (("teacher", self.teacher), ("sgd", getattr(self, "sgd", self.teacher))):
-            if sgd.clip:
-                raise BadInput(f"{name}.clip = {sgd.clip}: must be 0; the noise is solved from the epsilons")
+            sgd.refuse_clip("must be 0; the noise is solved from the epsilons", name)
 
     def large(self, sizes: Mapping[ClientId, int]) -> list[ClientId]:
         """Return the large clients: sizes are public, and nothing else decides."""

@@ -17,6 +17,7 @@ from tacit.core import (
     FEDERATION,
     Cohort,
     Gaussian,
+    NonPrivate,
     Observer,
     Params,
     Release,
@@ -26,7 +27,7 @@ from tacit.core import (
     check_rounds,
     some,
 )
-from tacit.local.sgd import SGD
+from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import State, train
 from tacit.privacy.claimed import moments_epsilon
 from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean, mean_line
@@ -46,6 +47,12 @@ class CLFL:
         check_rounds(self.rounds, self.per_round)
         check_number("z", self.z, at_least=0)
         check_number("clip", self.clip, above=0)
+        self.sgd.refuse_clip(FOR_CLIENTS)
+
+    @property
+    def why(self) -> str:
+        """What the paper mode's guarantee lacks."""
+        return f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)
@@ -60,8 +67,8 @@ class CLFL:
             norms = [r.dx.norm() for r in replies]
             if self.mode == "paper":
                 S = median(norms)
-                why = f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
-                step, clip = claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=self.z * S, why=why), S
+                sd, why = self.z * S, self.why
+                step, clip = claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=sd, why=why), S
             else:
                 z, noise_z = self.z, follow.update_z
                 step = gaussian_mean(
@@ -74,13 +81,17 @@ class CLFL:
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
         N = len(sizes)
         sampling = Sampling.at((self.per_round or N) / N, "fixed")
-        when = ((0, self.rounds - 1),)
-        return [Release("mean", "client", FEDERATION, "clients", Gaussian(self.z), when, 1, sampling)]
+        when, event = ((0, self.rounds - 1),), NonPrivate(self.why) if self.mode == "paper" else Gaussian(self.z)
+        return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         q = (self.per_round or len(sizes)) / len(sizes)
         claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta) if self.z else math.inf
         return [
-            ("moments", claimed, f"as published: Poisson sampling at q = {q:g}, clip treated as public"),
+            (
+                "moments",
+                claimed,
+                f"as published, {self.rounds} rounds: Poisson sampling at q = {q:g}, clip treated as public",
+            ),
             ("certified", math.inf, "the clip is the median of the raw norms, so it depends on every client's data"),
         ]

@@ -1,4 +1,4 @@
-"""CUAG-PFL (paper 004, Algorithms 1-4): PFLDyn whose updates are compressed layer by layer, then noised.
+"""CUAG-PFL (Li et al. 2024, Algorithms 1-4): PFLDyn whose updates are compressed layer by layer, then noised.
 
 `paper`: to the letter. Rates follow from the last global update; layer l gets noise 2 C_l sigma / B with C_l its own
 norm, sigma = sqrt(1 / ln(mu^2 |D|^2 / (4 lambda^2 B^2 t P) + 1)). Nothing is clipped, so the ledger says inf.
@@ -106,6 +106,8 @@ class CUAG:
         for f in fields(self):
             if f.name in OF_MODE.get(self.mode, ()) and getattr(self, f.name) != f.default:
                 raise BadInput(f"{f.name} = {getattr(self, f.name)!r}: means nothing in mode = {self.mode!r}")
+        if self.epsilon and self.mu != CUAG.mu:
+            raise BadInput(f"mu = {self.mu:g}: epsilon = {self.epsilon:g} says what clients may spend; give one")
         if self.mus and self.epsilon:
             raise BadInput(f"epsilon = {self.epsilon:g}: clients have a mu of their own already (mus)")
         if self.observer == "clients" and (self.unit == "example" or self.mus):

@@ -1,4 +1,4 @@
-"""DA-FL (DP synthetic samples shared between clients): an augmentation in front of any federated method.
+"""DA-FL (Tang et al. 2023): private synthetic samples, shared between clients in front of any federated method.
 
 Before the main phase each client fits a generator under differential privacy, draws m_i = gamma |D_i| labelled samples
 S_i and uploads them; client i goes on with D_i and the union of S_j, j != i. `mode = paper` is the published algorithm
@@ -34,6 +34,8 @@ from tacit.synthesis.gan import claims
 from tacit.synthesis.labels import pls, spelled_out, wanted
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, even, next_shares, others
 from tacit.synthesis.source import Source
+
+ALONE = ("centralised", "moments", "dafl", "gfl", "kd_dpfl", "pate")  # need all data, or the real ones, to begin with
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,21 @@ class DAFL(Augment):
         check_rounds(self.rounds, self.per_round)
         if self.main == "dp-sgd" and not self.sgd.clip:
             raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+        if self.phase != "dp-sgd":
+            self.sgd.refuse_clip(f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip")
+        if self.main_name in ALONE:
+            raise BadInput(f"method = {self.method!r}: must be one that trains at the clients in every round")
+        _ = self.inner  # refuses what the main method refuses
 
     @property
     def phase(self) -> str:
         """What the main phase does with the real data."""
         return {"certified": "synthetic", "paper": "open"}[self.mode] if self.main == "auto" else self.main
+
+    @property
+    def main_name(self) -> str:
+        """The name of the main phase's method."""
+        return self.method.partition(":")[0]
 
     @property
     def inner(self) -> Any:
@@ -117,12 +129,14 @@ class DAFL(Augment):
             yield replace(s, inner=inner)
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
-        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
-        if self.phase == "open":
-            lines += [unnoised(self.method.partition(":")[0], c) for c in sizes]
-        return lines + [
-            line for c, n in sizes.items() if self.phase == "dp-sgd" for line in self.sgd.lines(c, n, times[c])
-        ]
+        lines, inner = [line for c, n in sizes.items() for line in self.lines(c, n, delta)], self.inner
+        if hasattr(inner, "releases"):  # has noise of its own, or never any: that counts, whatever it trains on
+            lines += inner.releases(sizes, times, delta)
+            bare = self.phase != "synthetic" and getattr(inner, "protects", ("", "server"))[1] != "server"
+        else:
+            lines += [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
+            bare = self.phase == "open"
+        return lines + [unnoised(self.main_name, c) for c in sizes if bare]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return claims(sizes, delta, self.gan, replace(self, mode="paper", generator="gan").cost)

@@ -26,7 +26,7 @@ from tacit.core import (
     check_rounds,
     task,
 )
-from tacit.local.sgd import SGD
+from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean, mean_line
 
@@ -57,6 +57,7 @@ class DPFedAvg:
         check_number("z", self.z, at_least=0)
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("server_lr", self.server_lr, above=0)
+        self.sgd.refuse_clip(FOR_CLIENTS)
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)

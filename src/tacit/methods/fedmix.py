@@ -9,15 +9,28 @@ differentiates the scaled first term instead has lam (1 - lam) before the last o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import Client, Cohort, Everyone, Params, Reply, check_number, check_rounds, mean, some, task
-from tacit.local.sgd import SGD
+from tacit.core import (
+    Client,
+    Cohort,
+    Everyone,
+    Params,
+    Release,
+    Reply,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+    unnoised,
+)
+from tacit.local.sgd import NOT_A_SUM, SGD
 from tacit.methods.fedavg import Update
 
 
@@ -46,6 +59,7 @@ class FedMix:
         check_rounds(self.rounds, self.per_round)
         check_number("lam", self.lam, at_least=0, below=1)
         check_number("M", self.M, at_least=1, whole=True)
+        self.sgd.refuse_clip(NOT_A_SUM)
 
     def init(self, x0: Params) -> State:
         return State(x0)
@@ -61,6 +75,9 @@ class FedMix:
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
             s = replace(s, x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        return [unnoised("fedmix", c) for c in sizes]
 
 
 @task

@@ -1,4 +1,4 @@
-"""GFL (generative federated learning): a server that also trains, on private synthetic data.
+"""GFL (Cheng et al. 2023), generative federated learning: a server that also trains, on private synthetic data.
 
 Offline, client k chooses a random label distribution P_k, fits a generator under differential privacy and uploads
 exactly n_k P_k[i] samples of every label i (CutData). Online, the server averages the clients' models, brings the
@@ -71,6 +71,8 @@ class GFL(Source):
             check_number("tau", self.tau, at_least=0)
         if self.online == "dp-sgd" and not self.sgd.clip:
             raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+        if self.work != "dp-sgd":
+            self.sgd.refuse_clip(f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip")
 
     @property
     def work(self) -> str:
@@ -96,11 +98,9 @@ class GFL(Source):
 
     def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
         lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
-        if self.work == "open":
+        if self.work == "open" or (self.mode == "paper" and self.work != "none"):  # there, labels go up in the clear
             lines += [unnoised("gfl", c) for c in sizes]
-        return lines + [
-            line for c, n in sizes.items() if self.work != "none" for line in self.sgd.lines(c, n, times[c])
-        ]
+        return lines + [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
 
     def clients_update(self, cohort: Cohort, s: State, t: int) -> tuple[Params, Mapping[str, Tensor]]:
         """Return the average of the sampled clients' models and, in paper mode, their labels for their samples."""

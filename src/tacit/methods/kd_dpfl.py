@@ -1,4 +1,4 @@
-"""KD-DPFL (paper 001): a public set with private pseudo-labels takes part in every round, as a special client.
+"""KD-DPFL (Tan et al. 2024): a public set with private pseudo-labels is in every round, as a special client.
 
 Phase 1 (algorithm 1): the m large clients label the public images. Phase 2 (algorithm 2): every round takes the special
 client and N - 1 of the n general ones, and averages by data volume. Nobody is in both groups and sizes are public, so

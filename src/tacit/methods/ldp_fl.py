@@ -1,4 +1,4 @@
-"""LDP-FL: local differential privacy on every update (paper 003).
+"""LDP-FL (Kang and Ji 2022): local differential privacy on every update.
 
 `paper`: E epochs of SGD with every batch gradient clipped to C, then noise (2C/m) sqrt(2 q T ln(1/delta)) / eps on the
 weights. 2C/m is the sensitivity of one averaged full-batch gradient, not of E epochs, so the ledger says inf.
@@ -85,8 +85,11 @@ class LDPFL:
         for epsilon in (self.epsilon, *self.epsilons):
             check_number("epsilon", epsilon, above=0)
         check_number("clip", self.clip, above=0)
-        if self.sgd.clip:
-            raise BadInput(f"sgd.clip = {self.sgd.clip}: ldp_fl has its own clip and solves the noise from epsilon")
+        if self.epsilons and self.epsilon != LDPFL.epsilon:
+            raise BadInput(f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already (epsilons)")
+        if self.mode != "gradient" and self.relation != LDPFL.relation:
+            raise BadInput(f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, only in 'gradient'")
+        self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
     def protects(self) -> tuple[Unit, Observer]:

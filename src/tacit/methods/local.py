@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tacit.core import Client, Cohort, Params, Predictor, Reply, check_rounds, some, task
+from tacit.core import Client, Cohort, Nothing, Params, Predictor, Release, Reply, check_rounds, some, task
 from tacit.local.sgd import SGD, network
 from tacit.methods.fedavg import State
 
@@ -27,6 +27,11 @@ class Local:
             cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
             s = State(x=s.x, round=t + 1)
             yield s
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        """Return the steps of DP-SGD, which count although nothing leaves a client, or that there is nothing."""
+        said = [Release("local.train", "example", c, "server", Nothing(), ((0, k - 1),)) for c, k in times.items()]
+        return said + [line for c, k in times.items() for line in self.sgd.lines(c, sizes[c], k)]
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return network(me, me.kept.get("y", s.x))

@@ -31,7 +31,7 @@ from tacit.core import (
     some,
     task,
 )
-from tacit.local.sgd import SGD
+from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.fedavg import State, Update
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, public_noise
@@ -54,6 +54,7 @@ class NbAFL:
         check_number("clip", self.clip, above=0)
         check_number("L", self.L, at_least=1, whole=True)
         check_number("mu", self.mu, at_least=0)
+        self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property
     def protects(self) -> tuple[Unit, Observer]:

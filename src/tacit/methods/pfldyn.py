@@ -9,11 +9,25 @@ has not is not drawn anew, such examples do not count; images are not augmented;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tacit.core import Call, Client, Cohort, Params, Predictor, Reply, check_number, check_rounds, mean, some, task
+from tacit.core import (
+    Call,
+    Client,
+    Cohort,
+    Params,
+    Predictor,
+    Release,
+    Reply,
+    check_number,
+    check_rounds,
+    mean,
+    some,
+    task,
+    unnoised,
+)
 from tacit.local.prototypes import Episodes, Private, nearest
 
 
@@ -41,6 +55,9 @@ class PFLDyn:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         return steps(self, cohort, s, lambda x: train(x=x, alpha=self.alpha, local=self.local))
+
+    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+        return [unnoised("pfldyn", c) for c in times]
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)

@@ -29,7 +29,7 @@ from tacit.core import (
     some,
     task,
 )
-from tacit.local.sgd import SGD
+from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import Update
 from tacit.methods.fedavg import State
 from tacit.privacy.gdp import gdp_mu
@@ -49,6 +49,7 @@ class UDP:
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
         check_number("clip", self.clip, above=0)
+        self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property
     def protects(self) -> tuple[Unit, Observer]:

@@ -18,7 +18,7 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
     """Build a dataclass from plain values, or say which field is wrong and what it takes."""
     _check_keys(cls, raw, where)
     try:
-        text = json.dumps(raw, default=str)  # strict Python mode takes no plain dicts
+        text = json.dumps(raw, default=_plain)  # strict Python mode takes no plain dicts
         return TypeAdapter(cls).validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
@@ -28,6 +28,11 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
             [*([where] if where else []), *(str(part) for part in first["loc"] if part in raw or "." not in str(part))]
         )
         raise BadInput(f"{at} = {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy or PyTorch as one of Python, and anything else as text."""
+    return value.item() if getattr(value, "shape", None) == () else str(value)
 
 
 def _check_keys(cls: type[Any], raw: dict[str, Any], where: str) -> None:
@@ -69,6 +74,15 @@ def method_from_spec(spec: str) -> Any:
         except tomllib.TOMLDecodeError:
             at[last] = value
     return method_from(raw)
+
+
+def as_method(given: Any) -> Any:
+    """Return a method that was given as itself or as a word."""
+    if isinstance(given, str):
+        return method_from_spec(given)
+    if type(given) not in METHODS.values():
+        raise BadInput(f"method = {given!r}: must be a word such as 'fedavg:rounds=5', or one of {', '.join(METHODS)}")
+    return given
 
 
 def spec_of(method: Any) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, method: Any, *, data: Any = "digits", out: Any = None, watch: Any = None, **setting: Any) -> Any:
+        """Run a method, such as ``"fedprox:mu=0.1"``; all keywords: ``help(tacit.run.conduct.run)``."""
         from tacit.run.conduct import run
 
-        return run(*args, **kwargs)
+        return run(method, data=data, out=out, watch=watch, **setting)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -17,8 +17,8 @@ from tacit import data as data_room
 from tacit.core import BadInput, TacitError, check_number
 from tacit.data.examples import Dataset
 from tacit.methods.words import method_from_spec, validated
-from tacit.run.conduct import Nobody, Plan, Run, Watcher
-from tacit.run.experiment import Experiment, Setting
+from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again
+from tacit.run.experiment import Experiment, Setting, setting_from
 from tacit.run.rundir import Busy, RunDir, free_folder
 
 FILE = "comparison.json"
@@ -33,7 +33,7 @@ class Comparison:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        check_number("repeats", self.repeats, at_least=1)
+        check_number("repeats", self.repeats, at_least=1, whole=True)
         if not self.methods:
             raise BadInput("methods: name at least one, such as fedavg")
         if twice := {m for m in self.methods if self.methods.count(m) > 1}:
@@ -90,10 +90,17 @@ def compare(
     watch: Watcher | None = None,
     **setting: Any,
 ) -> Compared:
-    """Compare methods; keywords are those of `Setting`."""
+    """Compare methods, each a word such as ``"fedprox:mu=0.1"``, on the same split, seeds and sampled clients.
+
+    With ``repeats`` each runs with so many seeds, from ``seed`` on. The other keywords are those of
+    :func:`tacit.run.conduct.run`. The result has one :class:`Row` for each method in ``rows``.
+    """
+    if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):
+        raise BadInput(f"methods = {methods!r}: must be a list of words, such as ['fedavg', 'scaffold:rounds=5']")
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
-    plan = Comparison(list(methods), Setting(data=name, **setting), repeats)
+    first = method_from_spec([*methods, "fedavg"][0])  # an empty list is refused below
+    plan = Comparison(list(methods), setting_from({"data": name, **setting}, first), repeats)
     return start_comparison(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
@@ -101,7 +108,9 @@ def start_comparison(
     plan: Comparison, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
 ) -> Compared:
     """Start a comparison in a new folder."""
-    dataset = dataset or data_room.load(plan.setting.data)
+    if dataset is None:
+        dataset = data_room.load(plan.setting.data)
+        plan = replace(plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data)))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():
@@ -129,7 +138,7 @@ def write_plan(plan: Any, file: Path) -> None:
 def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Compared:
     """Run what is not finished yet; what is finished is read, not repeated."""
     plan = read_comparison(folder)
-    dataset = dataset or data_room.load(plan.setting.data)
+    dataset = dataset or data_again(plan.setting.data, "tacit.run.compare.resume_comparison(folder, dataset=...)")
     run_all(folder, plan.experiments(), dataset, watch or Nobody())
     return Compared(folder, [row(word, [Run(folder / n) for n, _ in plan.runs_of(word)]) for word in plan.methods])
 

@@ -18,7 +18,7 @@ import torch
 from tacit import data as data_room
 from tacit import privacy
 from tacit.compress import Compressor
-from tacit.core import BadInput, ClientId, Ledger, Observer, Unit, params_of, some
+from tacit.core import BadInput, BudgetReached, ClientId, Ledger, Observer, Unit, params_of, some
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.partition import clients_of
@@ -26,11 +26,11 @@ from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
 from tacit.methods import name_of
-from tacit.methods.words import method_from_spec
+from tacit.methods.words import as_method
 from tacit.models import build, choose
 from tacit.run.drive import drive
 from tacit.run.evaluate import evaluate
-from tacit.run.experiment import Experiment, Setting
+from tacit.run.experiment import Experiment, setting_from
 from tacit.run.rundir import RunDir, free_folder
 
 
@@ -93,6 +93,14 @@ class Run:
         return RunDir.open(self.folder).experiment()
 
 
+class Stopped(BudgetReached):
+    """The budget has stopped a run, which can be read up to there."""
+
+    def __init__(self, why: str, run: Run) -> None:
+        super().__init__(why)
+        self.run = run
+
+
 def run(
     method: Any,
     *,
@@ -101,11 +109,18 @@ def run(
     watch: Watcher | None = None,
     **setting: Any,
 ) -> Run:
-    """Run a method, given as an instance or a word such as ``"fedprox:mu=0.1"``; keywords are those of `Setting`."""
-    method = method_from_spec(method) if isinstance(method, str) else method
+    """Run a method and return its finished :class:`Run`.
+
+    ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists its settings) or an
+    instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out`` the folder of the run, a new one in
+    ``runs/`` by default; ``watch`` is told how it goes. The other keywords are the fields of
+    :class:`tacit.run.experiment.Setting`: split, clients, model, seed, eval_every, delta, budget, compress, noise,
+    workers, device. What cannot be used is refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
+    """
+    method = as_method(method)
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
-    experiment = Experiment(method, Setting(data=name, **setting))
+    experiment = Experiment(method, setting_from({"data": name, **setting}, method))
     return start(experiment, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
@@ -119,9 +134,26 @@ def start(
 
 
 def resume(folder: str | Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Run:
-    """Continue a run from its last checkpoint; one that is finished is left as it is."""
+    """Continue the run in ``folder`` from its last checkpoint; one that is finished is left as it is.
+
+    ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset` of your own.
+    """
     directory = RunDir.open(Path(folder))
-    return Plan.of(directory.experiment(), dataset).conduct(directory, watch or Nobody())
+    experiment = directory.experiment()
+    if experiment.setting.split == "sites":
+        raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
+    dataset = dataset or data_again(experiment.setting.data, "tacit.resume(folder, dataset=...)")
+    return Plan.of(experiment, dataset).conduct(directory, watch or Nobody())
+
+
+def data_again(name: str, call: str) -> Dataset:
+    """Return the data of a run that goes on, or name the call that takes data which only a program has."""
+    if data_room.is_here(name) or Path(name).is_absolute():
+        return data_room.load(name)
+    raise BadInput(
+        f"data = {name!r}: neither a known data set nor a file here; "
+        f"a run from Python with data of its own goes on there, with {call}"
+    )
 
 
 def default_name(experiment: Experiment) -> str:
@@ -144,7 +176,8 @@ class Plan:
     def of(cls, experiment: Experiment, dataset: Dataset | None = None) -> Plan:
         """Prepare an experiment, refusing what cannot work."""
         s = experiment.setting
-        dataset = dataset or data_room.load(s.data)
+        if dataset is None:
+            dataset, s = data_room.load(s.data), replace(s, data=data_room.anywhere(s.data))
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
         if getattr(experiment.method, "pooled", False):
             federation = federation.pooled()
@@ -213,6 +246,8 @@ def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
         with closing(venue.engine(directory, approve)) as engine:
             engine.approve = approve
             _rounds(venue, engine, directory, watch, venue.experiment.method.init(x0))
+    except BudgetReached as e:
+        raise Stopped(str(e), Run(directory.folder)) from e
     finally:
         directory.unlock()
     return Run(directory.folder)
@@ -312,11 +347,21 @@ def calibrated(method: Any, sizes: Mapping[ClientId, int], delta: float, sample_
     per_round = getattr(method, "per_round", 0) if protects(method)[1] == "server" else 0
     times = participations(tuple(sizes), per_round, method.rounds, sample_seed)
     bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in sizes.items() if times[c]}
-    z = sgd.z
+    z = 0.0 if sgd.z == type(method)().sgd.z else sgd.z
+    if z:  # one that was solved before, as in the config.toml of a run, or one that contradicts
+        _check_noise(z, max(privacy.spend(z, steps, q, delta=delta) for steps, q in bills), sgd.epsilon)
     for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
         if z == 0 or privacy.spend(z, steps, q, delta=delta) > sgd.epsilon:
             z = privacy.noise_for(sgd.epsilon, steps, q, delta=delta)
     return replace(method, sgd=replace(sgd, z=z))
+
+
+def _check_noise(z: float, spent: float, epsilon: float) -> None:
+    """Refuse a noise multiplier that is not the one which an epsilon beside it asks for."""
+    if not 0.98 * epsilon < spent < 1.001 * epsilon:
+        raise BadInput(
+            f"sgd.z = {z:g}: costs eps {spent:.3g}, not sgd.epsilon = {epsilon:g}; give one of them, the other 0"
+        )
 
 
 def participations(everyone: Sequence[str], per_round: int, rounds: int, sample_seed: int) -> Counter[str]:

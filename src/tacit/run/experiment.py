@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, check_choice, check_number
+from tacit.data.partition import clients_of
 from tacit.methods import METHODS, name_of
 from tacit.methods.words import method_from, validated
 
@@ -34,6 +36,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_number("clients", self.clients, at_least=1)
+        implied = clients_of(self.split, self.clients) if self.split.startswith("sizes:") else self.clients
+        if self.clients not in (Setting.clients, implied):
+            raise BadInput(f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), or left out")
         check_number("eval_every", self.eval_every, at_least=1)
         check_number("delta", self.delta, above=0, below=1)
         Compressor.of(self.compress)
@@ -49,6 +54,19 @@ class Experiment:
 
     method: Any
     setting: Setting = field(default_factory=Setting)
+
+
+def setting_from(keywords: Mapping[str, Any], method: Any) -> Setting:
+    """Build a setting from the keywords of a call in Python, or say where one that is none belongs."""
+    own = [f.name for f in fields(method)]
+    for key, value in keywords.items():
+        if key in own:
+            pair = f"{key}={value}" if isinstance(value, int | float | str) else f"{key}.NAME=VALUE"
+            word = f"{name_of(method)}:{pair}"
+            raise BadInput(f"{key} = {value!r}: not a keyword; method settings go in the word: {word}")
+        check_choice("keyword", key, [f.name for f in fields(Setting)])
+    setting: Setting = validated(Setting, dict(keywords))
+    return setting
 
 
 def experiment_from(raw: dict[str, Any]) -> Experiment:

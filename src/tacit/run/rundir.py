@@ -44,6 +44,7 @@ class RunDir:
         try:
             self.clients.mkdir(parents=True, exist_ok=True)
             codec.write_atomically(self._config, to_toml(experiment).encode())
+            (self.folder / "ledger.jsonl").touch()  # empty: nothing has left a client
         except OSError as e:
             raise BadInput(f"out = '{self.folder}': cannot be written ({e.strerror})") from None
 

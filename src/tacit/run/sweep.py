@@ -17,8 +17,8 @@ from tacit.data.examples import Dataset
 from tacit.methods import METHODS, name_of
 from tacit.methods.words import method_from, method_from_spec, validated
 from tacit.run.compare import Row, check_all, row, run_all, write_plan
-from tacit.run.conduct import Nobody, Run, Watcher
-from tacit.run.experiment import Experiment, Setting
+from tacit.run.conduct import Nobody, Run, Watcher, data_again
+from tacit.run.experiment import Experiment, Setting, setting_from
 from tacit.run.rundir import free_folder
 
 FILE = "sweep.json"
@@ -164,12 +164,17 @@ def sweep(
     watch: Watcher | None = None,
     **setting: Any,
 ) -> Swept:
-    """Sweep methods, named by words such as ``"fedprox:mu=0.1"``; keywords are those of `Setting`."""
+    """Run methods, named by words such as ``"fedprox:mu=0.1"``, over a grid such as ``{"sgd.lr": [0.01, 0.1]}``.
+
+    The other keywords are those of :func:`tacit.run.compare.compare`.
+    """
     words = [methods] if isinstance(methods, str) else list(methods)
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
     raw = {word: raw_method(method_from_spec(word)) for word in words}
-    plan = Sweep(raw, {k: list(v) for k, v in over.items()}, Setting(data=name, **setting), repeats)
+    first = method_from_spec([*words, "fedavg"][0])  # an empty list is refused below
+    given = setting_from({"data": name, **setting}, first)
+    plan = Sweep(raw, {k: list(v) for k, v in over.items()}, given, repeats)
     return start_sweep(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
@@ -177,7 +182,9 @@ def start_sweep(
     plan: Sweep, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
 ) -> Swept:
     """Start a sweep in a new folder."""
-    dataset = dataset or data_room.load(plan.setting.data)
+    if dataset is None:
+        dataset = data_room.load(plan.setting.data)
+        plan = replace(plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data)))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")
     if folder.exists() and any(folder.iterdir()):
@@ -189,7 +196,7 @@ def start_sweep(
 def resume_sweep(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Swept:
     """Run what is not finished yet. Several processes may share the work; each returns when all of it is done."""
     plan = read_sweep(folder)
-    dataset = dataset or data_room.load(plan.setting.data)
+    dataset = dataset or data_again(plan.setting.data, "tacit.run.sweep.resume_sweep(folder, dataset=...)")
     forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)
     rows = [(p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)])) for p in plan.points()]

@@ -1,4 +1,4 @@
-"""DA-FL's private sample generation (PSG): a conditional GAN whose discriminator learns by DP-SGD (paper 000).
+"""DA-FL's private sample generation (PSG; Tang et al. 2023): a conditional GAN, its discriminator by DP-SGD.
 
 `paper`: algorithm 2. An example is a pair, a real image and a fake one of the same label; its gradient is clipped as
 one. Batches have a fixed size, and the generator learns from their labels as they are. Its loss log(1 - D) is to be had

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from tacit.core.errors import BadInput
-from tacit.data import from_torch, load
+from tacit.data import anywhere, from_torch, load
 from tacit.data.own import hold_out, load_own
 
 
@@ -350,3 +350,18 @@ def test_torch_refusals():
     ):
         with pytest.raises(BadInput, match=pattern):
             from_torch(given)
+
+
+# Paths
+
+
+def test_a_path_that_holds_in_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("d.csv", "odd.csv:name"):
+        (tmp_path / name).write_text("a,b/c\n1,2\n")
+    assert anywhere("d.csv") == anywhere("./d.csv") == anywhere("~/d.csv") == str(tmp_path / "d.csv")
+    assert anywhere("d.csv:b/c") == f"{tmp_path / 'd.csv'}:b/c"
+    assert anywhere("odd.csv:name") == str(tmp_path / "odd.csv:name")
+    for name in ("digits", "mnist", "sites", "missing.npz", ""):
+        assert anywhere(name) == name
