@@ -7,9 +7,9 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from tacit.core import params_of
+from tacit.core import Client, Ledger, params_of
 from tacit.data.examples import Dataset, Examples
-from tacit.data.federated import Federation
+from tacit.data.federated import Federation, LocalData
 from tacit.data.partition import Split
 from tacit.engines.inprocess import Workers
 from tacit.engines.node import Engine, Serial, World, no_fault
@@ -49,6 +49,14 @@ class Server(Engine):
 
     def close(self):
         pass
+
+
+def a_client(round=0, seed=0, spent=None, size=500, data=None, model=None):
+    """Return a client as CUAG's task gets it, with nothing but what a test gives."""
+    data = data or LocalData(Examples(torch.zeros(size, 2), torch.zeros(size).long()), np.arange(size), (0.5,), (0.5,))
+    rng = np.random.default_rng(seed)
+    ledger = Ledger() if spent is None else spent
+    return Client("0", round, data, data, model or torch.nn.Identity(), {}, rng, "seeded", ledger, task="cuag.train")
 
 
 class Lab:

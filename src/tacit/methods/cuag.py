@@ -96,8 +96,10 @@ class CUAG:
             check_number(name, getattr(self, name), at_least=0)
         for name in ("clip", "radius", "alpha"):
             check_number(name, getattr(self, name), above=0)
-        for name, mu in [("mus", mu) for mu in self.mus] + [("mu", self.mu)] * bool(self.mu):
-            check_number(name, mu, at_least=LEAST_MU)
+        if self.mu:
+            check_number("mu", self.mu, at_least=LEAST_MU)
+        for mu in self.mus:
+            check_number("mus", mu, at_least=LEAST_MU)
         Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
         self._check_modes()
 

@@ -1,4 +1,4 @@
-"""DA-FL (Tang et al. 2023): private synthetic samples, shared between clients in front of any federated method.
+"""DA-FL (Tang et al. 2023): private synthetic samples, shared between clients in front of a federated method.
 
 Before the main phase each client fits a generator under differential privacy, draws m_i = gamma |D_i| labelled samples
 S_i and uploads them; client i goes on with D_i and the union of S_j, j != i. `mode = paper` is the published algorithm
