@@ -3,11 +3,12 @@
     pip install -e . && pip install "opacus==1.6.*"
     python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro N]
 
-Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a label. One thread,
-one fixed batch in memory; a step is forward, backward, clipping, noise and update. The contenders take turns, so that
-a slow minute of the machine hits all of them; medians are shown. Without privacy and Tacit compute in channels-last.
-Opacus gets the contiguous layout: its convolutions give wrong gradients for channels-last inputs (1.6.0; this program
-checks). All run with `keep_memory`, as Tacit's workers do. At the end: how much memory a step of Tacit's takes in a
+Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a
+label. One thread, one fixed batch in memory; a step is forward, backward, clipping, noise and
+update. The contenders take turns, so that a slow minute of the machine hits all of them; medians
+are shown. Without privacy and Tacit compute in channels-last. Opacus gets the contiguous layout:
+its convolutions give wrong gradients for channels-last inputs (1.6.0; this program checks). All run
+with `keep_memory`, as Tacit's workers do. At the end: how much memory a step of Tacit's takes in a
 process of its own. Nothing else should run at the same time.
 """
 
@@ -74,8 +75,13 @@ def work(name: str, batch: int, layout: torch.memory_format) -> Work:
     torch.manual_seed(0)
     judged = name == "discriminator"
     model = Discriminator(layout) if judged else build("dafl-cnn", (1, 28, 28), 10, 0)
-    x, y = torch.rand(batch, 1, SIZE if judged else 28, SIZE if judged else 28), torch.randint(0, 10, (batch,))
-    return Work(model.train().to(memory_format=layout), x.contiguous(memory_format=layout), y, Loss(judged))
+    x, y = (
+        torch.rand(batch, 1, SIZE if judged else 28, SIZE if judged else 28),
+        torch.randint(0, 10, (batch,)),
+    )
+    return Work(
+        model.train().to(memory_format=layout), x.contiguous(memory_format=layout), y, Loss(judged)
+    )
 
 
 def plain(w: Work) -> Step:
@@ -150,7 +156,11 @@ def opacus_is_wrong(name: str) -> bool:
         w = work(name, 4, layout)
         model = GradSampleModule(copy.deepcopy(w.model), loss_reduction="sum")
         w.loss.each(model, w.x, w.y).sum().backward()
-        found.append(torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(dim=0))
+        found.append(
+            torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(
+                dim=0
+            )
+        )
     return not torch.allclose(found[0], found[1], rtol=1e-3)
 
 
@@ -164,7 +174,9 @@ def measure(name: str, batch: int, micro: int | None, repeats: int) -> dict[str,
     if importlib.util.find_spec("opacus"):
         steps["opacus hooks"] = tried(lambda: opacus(work(name, batch, contiguous), "hooks"))
         steps["opacus ghost"] = tried(lambda: opacus(work(name, batch, contiguous), "ghost"))
-    seconds: dict[str, list[float]] = {peer: [] for peer, step in steps.items() if not isinstance(step, str)}
+    seconds: dict[str, list[float]] = {
+        peer: [] for peer, step in steps.items() if not isinstance(step, str)
+    }
     for turn in range(repeats):
         print(f"\r{name}: turn {turn + 1}/{repeats}", end="", file=sys.stderr, flush=True)
         for peer, taken in seconds.items():
@@ -206,7 +218,16 @@ def peaks(name: str, micro: int | None) -> str:
     """Return what a step takes at two batch sizes, each in a process of its own."""
     micro, found = micro or micro_batch(work(name, 1, torch.channels_last).model), []
     for batch in (256, 4096):
-        command = [sys.executable, str(Path(__file__)), "--micro", str(micro), "--peak", name, "--batch", str(batch)]
+        command = [
+            sys.executable,
+            str(Path(__file__)),
+            "--micro",
+            str(micro),
+            "--peak",
+            name,
+            "--batch",
+            str(batch),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found.append(f"{float(done.stdout):.0f} MB at batch {batch}")
     return f"tacit's step takes {' and '.join(found)} (micro-batch {micro})"
@@ -214,10 +235,14 @@ def peaks(name: str, micro: int | None) -> str:
 
 def main() -> None:
     """Measure both networks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=15, help="turns")
     parser.add_argument("--batch", type=int, default=256, help="examples per step")
-    parser.add_argument("--micro", type=int, help="Tacit's micro-batch, which bounds its memory; else it chooses")
+    parser.add_argument(
+        "--micro", type=int, help="Tacit's micro-batch, which bounds its memory; else it chooses"
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,9 +1,12 @@
-"""Does a round cost the same with 10,000 clients as with 100? Twenty take part in each; FedAvg and SCAFFOLD.
+"""Does a round cost the same with 10,000 clients as with 100? Twenty take part in each.
+
+FedAvg and SCAFFOLD.
 
     python benchmarks/scale.py [--rounds 30]
 
-Every run is a process of its own and does what a user's run does: run directory, ledger, checkpoint, kept state on
-disk. Shown are the median seconds of a round after the first three, and the peak memory over all processes.
+Every run is a process of its own and does what a user's run does: run directory, ledger,
+checkpoint, kept state on disk. Shown are the median seconds of a round after the first three, and
+the peak memory over all processes.
 """
 
 import argparse
@@ -16,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-IMAGES = 128  # of each client that takes part; clients share a small set, so that only their number differs
+# of each client that takes part; clients share a small set, so that only their number differs
+IMAGES = 128
 
 
 def one(method: str, clients: int, rounds: int) -> None:
@@ -35,13 +39,19 @@ def one(method: str, clients: int, rounds: int) -> None:
     from tacit.run.rundir import RunDir
 
     x, y = workload.client_data(0, 12_800)
-    dataset = Dataset("random", Examples(x, y), Examples(x[:10], torch.arange(10)), tuple("0123456789"))
+    dataset = Dataset(
+        "random", Examples(x, y), Examples(x[:10], torch.arange(10)), tuple("0123456789")
+    )
     rows = tuple(np.arange(IMAGES) + IMAGES * (i % 100) for i in range(clients))
     split = Split(train=rows, test=tuple(np.arange(0) for _ in rows))
-    experiment = Experiment(METHODS[method](rounds=rounds, per_round=20), Setting(clients=clients, eval_every=rounds))
+    experiment = Experiment(
+        METHODS[method](rounds=rounds, per_round=20), Setting(clients=clients, eval_every=rounds)
+    )
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder, workload.PeakMemory() as memory:
-        plan = Plan(experiment, Federation(dataset, split), workload.build_model(), "cpu", workers=2)
+        plan = Plan(
+            experiment, Federation(dataset, split), workload.build_model(), "cpu", workers=2
+        )
         plan.conduct(RunDir.create(Path(folder), experiment), clock)
     times = [b - a for a, b in zip(clock.ends, clock.ends[1:], strict=False)][3:-1]
     print(json.dumps({"round_s": statistics.median(times), "peak_mb": memory.peak_mb}))
@@ -49,9 +59,16 @@ def one(method: str, clients: int, rounds: int) -> None:
 
 def main() -> None:
     """Compare both numbers of clients for both methods, in turns."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--one", nargs=2, metavar=("METHOD", "CLIENTS"), help="run a single case (used by this script)")
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("METHOD", "CLIENTS"),
+        help="run a single case (used by this script)",
+    )
     given = parser.parse_args()
     if given.one:
         one(given.one[0], int(given.one[1]), given.rounds)

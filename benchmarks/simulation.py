@@ -3,10 +3,11 @@
     pip install -e ".[bench]" && pip install --no-deps "pfl==0.6.*"
     python benchmarks/simulation.py [--repeats 3] [--only tacit,plain-procs2]
 
-Every peer trains the same network on the same images with the same steps (peers/workload.py). Each runs in a process
-of its own, one after the other, in turns, so that a slow minute of the machine hits all of them; the median over the
-turns is shown. `plain-procs2` are two independent single-thread channels-last loops that exchange nothing: the ideal.
-Nothing else should run at the same time.
+Every peer trains the same network on the same images with the same steps (peers/workload.py). Each
+runs in a process of its own, one after the other, in turns, so that a slow minute of the machine
+hits all of them; the median over the turns is shown. `plain-procs2` are two independent
+single-thread channels-last loops that exchange nothing: the ideal. Nothing else should run at the
+same time.
 """
 
 import argparse
@@ -45,7 +46,10 @@ def measure(peer: str, clients: int, images: int, rounds: int) -> dict[str, Any]
 def table(results: dict[str, list[dict[str, Any]]]) -> None:
     """Print medians over the turns, and Tacit's speed as a multiple of each peer's."""
     middle = {
-        peer: {k: statistics.median(r[k] for r in runs) for k in ("images_per_s", "first_round_s", "peak_mb")}
+        peer: {
+            k: statistics.median(r[k] for r in runs)
+            for k in ("images_per_s", "first_round_s", "peak_mb")
+        }
         for peer, runs in results.items()
     }
     ours = middle.get("tacit", {}).get("images_per_s", float("nan"))
@@ -59,9 +63,13 @@ def table(results: dict[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     """Run all peers on both workloads."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3, help="turns")
-    parser.add_argument("--rounds", type=int, default=6, help="rounds in each run; the first is not counted")
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="rounds in each run; the first is not counted"
+    )
     parser.add_argument("--only", default=",".join(PEERS), help="peers, separated by commas")
     given = parser.parse_args()
     for name, (clients, images) in WORKLOADS.items():
@@ -69,7 +77,12 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {peer: [] for peer in given.only.split(",")}
         for turn in range(given.repeats):
             for peer in results:
-                print(f"\rturn {turn + 1}/{given.repeats}: {peer:20}", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\rturn {turn + 1}/{given.repeats}: {peer:20}",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 results[peer].append(measure(peer, clients, images, given.rounds))
         print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
         table(results)

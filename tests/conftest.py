@@ -13,6 +13,9 @@ def lab(tmp_path):
 
 @pytest.fixture
 def one_thread():
-    """As in a worker; many threads make steps as small as these a hundred times slower on a busy machine."""
+    """As in a worker.
+
+    Many threads make steps as small as these a hundred times slower on a busy machine.
+    """
     with node.one_thread():
         yield

@@ -1,4 +1,7 @@
-"""Real processes: a coordinator and sites on loopback, which all end with the test, whatever happens."""
+"""Real processes.
+
+A coordinator and sites on loopback, which all end with the test, whatever happens.
+"""
 
 import json
 import os
@@ -40,12 +43,19 @@ class Hospitals:
         self.keys = folder / "keys"
         keys.make_authority(self.keys, [])
         for name in NAMES:
-            keys.register(self.keys, name, keys.make_site_key(folder / name, name).with_suffix(".pub"))
+            keys.register(
+                self.keys, name, keys.make_site_key(folder / name, name).with_suffix(".pub")
+            )
 
     def start(self, command, log):
         with (self.folder / log).open("ab") as out:
             process = subprocess.Popen(
-                command, cwd=self.folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self.processes.append(process)
         return process
@@ -64,7 +74,12 @@ class Hospitals:
             "store": self.folder / "stores" / name,
             "patience": 120,
         } | flags
-        words = [word for k, v in given.items() if v is not None for word in (f"--{k.replace('_', '-')}", str(v))]
+        words = [
+            word
+            for k, v in given.items()
+            if v is not None
+            for word in (f"--{k.replace('_', '-')}", str(v))
+        ]
         command = (*ROGUE, rogue) if rogue else (*TACIT, "join")
         return self.start([*command, *words, *args], f"{name}.log")
 
@@ -80,7 +95,11 @@ class Hospitals:
 
     def experiment(self, method, rounds, setting="", more=""):
         file = self.folder / f"{method}.toml"
-        lines = f"rounds = {rounds}\n{more}" if "rounds" in {f.name for f in fields(METHODS[method])} else more
+        lines = (
+            f"rounds = {rounds}\n{more}"
+            if "rounds" in {f.name for f in fields(METHODS[method])}
+            else more
+        )
         file.write_text(
             f'clients = 3\nsplit = "label:2"\nnoise = "seeded"\nmodel = "mlp"\nworkers = 0\n{setting}\n'
             f'[method]\nname = "{method}"\n{lines}\n'

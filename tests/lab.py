@@ -1,4 +1,7 @@
-"""A small world for conformance tests: six clients of unequal sizes and a public set, four features, three classes."""
+"""A small world for conformance tests.
+
+Six clients of unequal sizes and a public set, four features, three classes.
+"""
 
 import itertools
 import shutil
@@ -35,7 +38,9 @@ def federation():
     every = examples.plus(Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(y)))
     edges = [0, *itertools.accumulate(SIZES)]
     rows = tuple(np.arange(a, b) for a, b in itertools.pairwise(edges))
-    return Federation(Dataset("tiny", every, examples, ("a", "b", "c")), Split(rows, rows, public=public), SEED)
+    return Federation(
+        Dataset("tiny", every, examples, ("a", "b", "c")), Split(rows, rows, public=public), SEED
+    )
 
 
 class Server(Engine):
@@ -53,10 +58,23 @@ class Server(Engine):
 
 def a_client(round=0, seed=0, spent=None, size=500, data=None, model=None):
     """Return a client as CUAG's task gets it, with nothing but what a test gives."""
-    data = data or LocalData(Examples(torch.zeros(size, 2), torch.zeros(size).long()), np.arange(size), (0.5,), (0.5,))
+    data = data or LocalData(
+        Examples(torch.zeros(size, 2), torch.zeros(size).long()), np.arange(size), (0.5,), (0.5,)
+    )
     rng = np.random.default_rng(seed)
     ledger = Ledger() if spent is None else spent
-    return Client("0", round, data, data, model or torch.nn.Identity(), {}, rng, "seeded", ledger, task="cuag.train")
+    return Client(
+        "0",
+        round,
+        data,
+        data,
+        model or torch.nn.Identity(),
+        {},
+        rng,
+        "seeded",
+        ledger,
+        task="cuag.train",
+    )
 
 
 class Lab:
@@ -69,7 +87,9 @@ class Lab:
 
     def world(self, method, folder):
         fed = federation()
-        return World(fed.pooled() if getattr(method, "pooled", False) else fed, self.model, SEED, folder)
+        return World(
+            fed.pooled() if getattr(method, "pooled", False) else fed, self.model, SEED, folder
+        )
 
     def fresh(self):
         self.count += 1
@@ -90,8 +110,10 @@ class Lab:
 
 
 SETTINGS = {"dafl": {"gamma": 1.0}}  # samples for everybody, whatever is lost
-SETTINGS |= {"gfl": {"online": "dp-sgd", "sgd": SGD(clip=1.0, z=1.0)}}  # so that its clients take part in every round
-SETTINGS |= {name: {"local": Episodes(steps=4)} for name in ("pfldyn", "prifedsync", "cuag")}  # quick ones
+# so that its clients take part in every round
+SETTINGS |= {"gfl": {"online": "dp-sgd", "sgd": SGD(clip=1.0, z=1.0)}}
+# quick ones
+SETTINGS |= {name: {"local": Episodes(steps=4)} for name in ("pfldyn", "prifedsync", "cuag")}
 
 
 def small(name, rounds=3):

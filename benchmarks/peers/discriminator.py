@@ -1,4 +1,7 @@
-"""DA-FL's discriminator, for the DP-SGD benchmark: a DCGAN's on 1x32x32 images, with the label as a second channel."""
+"""DA-FL's discriminator, for the DP-SGD benchmark.
+
+A DCGAN's on 1x32x32 images, with the label as a second channel.
+"""
 
 import torch
 import torch.nn.functional as F

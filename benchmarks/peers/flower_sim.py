@@ -1,4 +1,7 @@
-"""Flower's simulation: ServerApp with FedAvg and ClientApp on Ray, one core per client, so as many actors as cores."""
+"""Flower's simulation.
+
+ServerApp with FedAvg and ClientApp on Ray, one core per client, so as many actors as cores.
+"""
 
 import os
 import shutil
@@ -30,7 +33,10 @@ class TimedFedAvg(FedAvg):
 
     def __init__(self, clients: int) -> None:
         super().__init__(
-            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+            fraction_train=1.0,
+            fraction_evaluate=0.0,
+            min_train_nodes=clients,
+            min_available_nodes=clients,
         )
         self.clients = clients
         self.first_start = 0.0
@@ -49,11 +55,15 @@ class TimedFedAvg(FedAvg):
         answers = list(replies)
         failed = sum(answer.has_error() for answer in answers)
         if failed or len(answers) != self.clients:
-            raise RuntimeError(f"round {server_round}: {len(answers)} replies, {failed} failed, of {self.clients}")
+            raise RuntimeError(
+                f"round {server_round}: {len(answers)} replies, {failed} failed, of {self.clients}"
+            )
         averaged = super().aggregate_train(server_round, answers)
         self.round_s.append(time.perf_counter() - self._begun)
         if server_round == 1:
-            self.first_start = min(float(answer.content["metrics"]["started"]) for answer in answers)
+            self.first_start = min(
+                float(answer.content["metrics"]["started"]) for answer in answers
+            )
         return averaged
 
 
@@ -71,7 +81,10 @@ def make_client() -> ClientApp:
         inputs, labels = workload.client_data(int(context.node_config["partition-id"]), images)
         started = workload.train_one_epoch(model, inputs, labels)
         metrics = MetricRecord({"num-examples": len(labels), "started": started})
-        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+            reply_to=message,
+        )
 
     return app
 
@@ -107,9 +120,12 @@ def main() -> None:
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
     shutil.rmtree(os.environ["FLWR_HOME"], ignore_errors=True)
-    # first_round_s: until the first batch of the first client goes in, as that client reports it (same machine).
-    # The first round_s holds the start of Ray, since Flower's server starts before its actors do.
-    workload.print_report("flower", work, workload.Timing(strategy.first_start, strategy.round_s), memory)
+    # first_round_s: until the first batch of the first client goes in, as that client reports it
+    # (same machine). The first round_s holds the start of Ray, since Flower's server starts before
+    # its actors do.
+    workload.print_report(
+        "flower", work, workload.Timing(strategy.first_start, strategy.round_s), memory
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """pfl (apple/pfl-research) with its PyTorch model, FederatedAveraging and SimulatedBackend, in one process.
 
-One process is what pfl uses on one machine unless it is started by Horovod; torch's threads are left as they are.
+One process is what pfl uses on one machine unless it is started by Horovod; torch's threads are
+left as they are.
 """
 
 import sys
@@ -37,7 +38,10 @@ class Classifier(nn.Module):
         return nn.functional.cross_entropy(self.layers(inputs), labels)
 
     def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, object]:
-        """Return nothing: pfl always evaluates around the first round, and this workload has no evaluation."""
+        """Return nothing.
+
+        Pfl always evaluates around the first round, and this workload has no evaluation.
+        """
         return {}
 
 
@@ -62,8 +66,13 @@ class RoundTimes(TrainingProcessCallback):
 
 
 def make_dataset(work: workload.Workload) -> FederatedDataset:
-    """Return the federated dataset: every client's tensors, taken in turn so that each round has every client."""
-    users = {str(client): workload.client_data(client, work.images) for client in range(work.clients)}
+    """Return the federated dataset.
+
+    Every client's tensors, taken in turn so that each round has every client.
+    """
+    users = {
+        str(client): workload.client_data(client, work.images) for client in range(work.clients)
+    }
 
     def load_user(user: str) -> PyTorchTensorDataset:
         return PyTorchTensorDataset(users[user], user_id=user)
@@ -86,10 +95,16 @@ def run(work: workload.Workload) -> workload.Timing:
             train_cohort_size=work.clients,
             val_cohort_size=0,
         ),
-        backend=SimulatedBackend(training_data=dataset, val_data=dataset, postprocessors=[WeightByDatapoints()]),
-        model=PyTorchModel(classifier, local_optimizer_create=torch.optim.SGD, central_optimizer=server_step),
+        backend=SimulatedBackend(
+            training_data=dataset, val_data=dataset, postprocessors=[WeightByDatapoints()]
+        ),
+        model=PyTorchModel(
+            classifier, local_optimizer_create=torch.optim.SGD, central_optimizer=server_step
+        ),
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=workload.LEARNING_RATE, local_batch_size=workload.BATCH
+            local_num_epochs=1,
+            local_learning_rate=workload.LEARNING_RATE,
+            local_batch_size=workload.BATCH,
         ),
         callbacks=[times],
     )

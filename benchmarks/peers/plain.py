@@ -1,8 +1,11 @@
-"""A plain PyTorch loop over the clients: what a person writes first, and with `--procs 2` the ideal.
+"""A plain PyTorch loop over the clients.
 
-Without flags: one process, one client after another, torch's own settings. `--threads 1 --channels-last` is the same
-loop with two settings changed. `--procs P` starts P single-threaded channels-last processes that train 1/P of the
-clients each and never exchange anything: no simulator on P cores can be faster with this training loop.
+What a person writes first, and with `--procs 2` the ideal.
+
+Without flags: one process, one client after another, torch's own settings. `--threads 1
+--channels-last` is the same loop with two settings changed. `--procs P` starts P single-threaded
+channels-last processes that train 1/P of the clients each and never exchange anything: no simulator
+on P cores can be faster with this training loop.
 """
 
 import copy
@@ -27,7 +30,10 @@ def set_up(threads: int | None, channels_last: bool) -> nn.Sequential:
 
 
 def run_round(model: nn.Sequential, data: list[tuple[Tensor, Tensor]]) -> float:
-    """Train every client from the global model, average them into it; return when the first batch went in."""
+    """Train every client from the global model, average them into it.
+
+    Return when the first batch went in.
+    """
     starts = []
     total = sum(len(labels) for _, labels in data)
     average = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
@@ -62,14 +68,22 @@ def run_clients(
     return workload.Timing(starts[0], round_s)
 
 
-def run_part(part: int, procs: int, work: workload.Workload, barrier: Barrier, answer: Connection) -> None:
+def run_part(
+    part: int, procs: int, work: workload.Workload, barrier: Barrier, answer: Connection
+) -> None:
     """Be one of several processes: run every `procs`-th client and send the timing back."""
     answer.send(run_clients(range(part, work.clients, procs), work, 1, True, barrier.wait))
 
 
-def run_processes(procs: int, work: workload.Workload) -> tuple[workload.Timing, workload.PeakMemory, float]:
-    """Run the clients in independent processes; return the slowest process's rounds and the summed images/s."""
-    # Forked before torch has started any thread of its own and before the memory thread: safe, and the quickest start.
+def run_processes(
+    procs: int, work: workload.Workload
+) -> tuple[workload.Timing, workload.PeakMemory, float]:
+    """Run the clients in independent processes.
+
+    Return the slowest process's rounds and the summed images/s.
+    """
+    # Forked before torch has started any thread of its own and before the memory thread: safe, and
+    # the quickest start.
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(procs)
     pipes = [context.Pipe(duplex=False) for _ in range(procs)]
@@ -96,15 +110,23 @@ def name_peer(threads: int | None, channels_last: bool, procs: int) -> str:
     """Return the name of this variant in the results."""
     if procs > 1:
         return f"plain-procs{procs}"
-    return "plain" + (f"-threads{threads}" if threads else "") + ("-channels-last" if channels_last else "")
+    return (
+        "plain"
+        + (f"-threads{threads}" if threads else "")
+        + ("-channels-last" if channels_last else "")
+    )
 
 
 def main() -> None:
     """Run the benchmark and print its line."""
     parser = workload.make_parser(__doc__)
-    parser.add_argument("--threads", type=int, default=None, help="torch threads (torch's default if not given)")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="torch threads (torch's default if not given)"
+    )
     parser.add_argument("--channels-last", action="store_true", help="channels-last memory layout")
-    parser.add_argument("--procs", type=int, default=1, help="independent single-threaded processes")
+    parser.add_argument(
+        "--procs", type=int, default=1, help="independent single-threaded processes"
+    )
     arguments = parser.parse_args()
     work = workload.read_workload(parser, arguments)
     peer = name_peer(arguments.threads, arguments.channels_last, arguments.procs)

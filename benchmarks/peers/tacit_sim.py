@@ -1,4 +1,7 @@
-"""Tacit itself, as a user runs it: worker processes, run directory, ledger and a checkpoint after every round."""
+"""Tacit itself, as a user runs it.
+
+Worker processes, run directory, ledger and a checkpoint after every round.
+"""
 
 import sys
 import tempfile
@@ -56,7 +59,9 @@ def main() -> None:
     parser = workload.make_parser(__doc__)
     work = workload.read_workload(parser, parser.parse_args())
     method = FedAvg(rounds=work.rounds, sgd=SGD(lr=workload.LEARNING_RATE, batch=workload.BATCH))
-    experiment = Experiment(method, Setting(clients=work.clients, model="dafl-cnn", eval_every=work.rounds))
+    experiment = Experiment(
+        method, Setting(clients=work.clients, model="dafl-cnn", eval_every=work.rounds)
+    )
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder, workload.PeakMemory() as memory:
         plan = Plan(experiment, federation(work), workload.build_model(), "cpu", workers=2)
@@ -64,7 +69,9 @@ def main() -> None:
         norm = workload.weight_norm(load_file(Path(folder) / "model.safetensors"))
     print(f"weight norm {norm:.6f}", file=sys.stderr)
     # first_round_s: until the first client has answered, so later than for the peers.
-    timing = workload.Timing(clock.first_answer, [b - a for a, b in zip(clock.ends, clock.ends[1:], strict=False)])
+    timing = workload.Timing(
+        clock.first_answer, [b - a for a, b in zip(clock.ends, clock.ends[1:], strict=False)]
+    )
     workload.print_report("tacit", work, timing, memory)
 
 

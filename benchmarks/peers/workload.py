@@ -1,8 +1,8 @@
 """The work every peer does, and how it is measured.
 
-N clients hold M random 1x28x28 images each. In every round every client trains a small CNN for one epoch (batches of
-32 in stored order, plain SGD, no evaluation) and the server averages the models. Peers differ in nothing else, so
-what is left is the cost of the simulator.
+N clients hold M random 1x28x28 images each. In every round every client trains a small CNN for one
+epoch (batches of 32 in stored order, plain SGD, no evaluation) and the server averages the models.
+Peers differ in nothing else, so what is left is the cost of the simulator.
 """
 
 import argparse
@@ -39,7 +39,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a peer measured: when its first client's first batch went in (`time.time()`), and how long rounds took."""
+    """What a peer measured.
+
+    When its first client's first batch went in (`time.time()`), and how long rounds took.
+    """
 
     first_start: float
     round_s: list[float]
@@ -50,7 +53,9 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--images", type=int, default=1024, help="images per client")
-    parser.add_argument("--rounds", type=int, default=5, help="at least 2: the first one is not counted as steady")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="at least 2: the first one is not counted as steady"
+    )
     return parser
 
 
@@ -88,9 +93,12 @@ def build_model() -> nn.Sequential:
 
 
 def train_one_epoch(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """Train `model` in place for one epoch, as a client does in one round; return when its first batch went in.
+    """Train `model` in place for one epoch, as a client does in one round.
 
-    Making the first optimizer of a process imports much of torch, so starting the clock before it would hide that.
+    Return when its first batch went in.
+
+    Making the first optimizer of a process imports much of torch, so starting the clock before it
+    would hide that.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     started = time.time()
@@ -136,7 +144,10 @@ def process_tree(root: int) -> list[int]:
 
 
 def process_memory(pid: int) -> int:
-    """Return one process's memory in bytes: its proportional share (PSS), else what is resident, else 0."""
+    """Return one process's memory in bytes.
+
+    Its proportional share (PSS), else what is resident, else 0.
+    """
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -167,7 +178,10 @@ class PeakMemory:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         self._thread.join()
@@ -181,7 +195,9 @@ class PeakMemory:
         pause = 0.0
         while not self._stop.wait(pause):
             begun = time.monotonic()
-            self._peak = max(self._peak, sum(process_memory(pid) for pid in process_tree(self._root)))
+            self._peak = max(
+                self._peak, sum(process_memory(pid) for pid in process_tree(self._root))
+            )
             pause = max(self._interval_s, 100 * (time.monotonic() - begun))
 
 
@@ -191,10 +207,18 @@ def steady_rate(images: int, round_s: Sequence[float]) -> float:
 
 
 def print_report(
-    peer: str, workload: Workload, timing: Timing, memory: PeakMemory, images_per_s: float | None = None
+    peer: str,
+    workload: Workload,
+    timing: Timing,
+    memory: PeakMemory,
+    images_per_s: float | None = None,
 ) -> None:
     """Print the one line of JSON a peer ends with."""
-    rate = steady_rate(workload.clients * workload.images, timing.round_s) if images_per_s is None else images_per_s
+    rate = (
+        steady_rate(workload.clients * workload.images, timing.round_s)
+        if images_per_s is None
+        else images_per_s
+    )
     line = {
         "peer": peer,
         "images_per_s": round(rate, 1),

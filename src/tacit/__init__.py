@@ -1,4 +1,7 @@
-"""Tacit: private federated learning on data that does not look alike, with a privacy figure you can trust."""
+"""Tacit.
+
+Private federated learning on data that does not look alike, with a privacy figure you can trust.
+"""
 
 from __future__ import annotations
 

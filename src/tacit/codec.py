@@ -1,7 +1,7 @@
 """Objects to bytes and back: JSON for the shape, safetensors for the numbers. May import core.
 
-No pickle: reading a message or a file can build plain values, tensors and the frozen dataclasses of this package,
-and nothing else, so a peer cannot run code here.
+No pickle: reading a message or a file can build plain values, tensors and the frozen dataclasses of
+this package, and nothing else, so a peer cannot run code here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def _name(key: object) -> str:
 
 
 def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any:
-    """Rebuild what :func:`encode` took apart; ``known``: it comes from the server, so all of it is released."""
+    """Rebuild what :func:`encode` took apart; ``known``.
+
+    It comes from the server, so all of it is released.
+    """
 
     def go(o: Any) -> Any:
         if not isinstance(o, dict):
@@ -79,23 +82,33 @@ def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any
 
 
 def _dataclass(kind: str) -> Any:
-    """Return a dataclass of this package by name; modules are looked up, never imported, on a peer's word."""
+    """Return a dataclass of this package by name.
+
+    Modules are looked up, never imported, on a peer's word.
+    """
     module, _, name = kind.partition(":")
     cls = getattr(sys.modules.get(module), name, None) if module.startswith("tacit.") else None
     if not (isinstance(cls, type) and is_dataclass(cls)):
-        raise BadInput(f"message: refusing to build {kind!r}, which is not a dataclass of this package")
+        raise BadInput(
+            f"message: refusing to build {kind!r}, which is not a dataclass of this package"
+        )
     return cls
 
 
 def pack(obj: Any) -> bytes:
     """Return one self-contained safetensors blob; the same object always gives the same bytes."""
     text, tensors = encode(obj)
-    plain = {k: v.to("cpu", copy=True, memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    plain = {
+        k: v.to("cpu", copy=True, memory_format=torch.contiguous_format) for k, v in tensors.items()
+    }
     return save_tensors(plain, metadata={"json": text})
 
 
 def unpack(blob: bytes, *, known: bool = False) -> Any:
-    """Rebuild what :func:`pack` made; anything damaged or foreign is refused with :class:`BadInput`."""
+    """Rebuild what :func:`pack` made.
+
+    Anything damaged or foreign is refused with :class:`BadInput`.
+    """
     try:
         size = int.from_bytes(blob[:8], "little")
         text = json.loads(blob[8 : 8 + size])["__metadata__"]["json"]
@@ -106,7 +119,9 @@ def unpack(blob: bytes, *, known: bool = False) -> Any:
         raise BadInput(f"message: not one of ours ({e!r})") from None
 
 
-def write_atomically(path: Path, blob: bytes, *, durable: bool = False, private: bool = False) -> None:
+def write_atomically(
+    path: Path, blob: bytes, *, durable: bool = False, private: bool = False
+) -> None:
     """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part.
 
     A private one can be read by its owner only, from its first moment.
@@ -139,7 +154,9 @@ def same(a: Any, b: Any) -> bool:
     """Tell whether two objects are equal, bit for bit."""
     (text_a, tensors_a), (text_b, tensors_b) = encode(a), encode(b)
     return text_a == text_b and all(
-        t.dtype == tensors_b[k].dtype and t.shape == tensors_b[k].shape and torch.equal(_bits(t), _bits(tensors_b[k]))
+        t.dtype == tensors_b[k].dtype
+        and t.shape == tensors_b[k].shape
+        and torch.equal(_bits(t), _bits(tensors_b[k]))
         for k, t in tensors_a.items()
     )
 

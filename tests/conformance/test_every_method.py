@@ -29,7 +29,9 @@ from tacit.privacy import mechanisms
 from tacit.run.drive import drive
 from tacit.synthesis.source import Source
 
-quick = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 thorough = settings(max_examples=40, deadline=None)
 
 
@@ -65,7 +67,9 @@ def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
     whole, folder = lab.serial(method), lab.fresh()
     want = run_to_end(method, whole, lab)
     first = lab.serial(method, folder=folder)
-    s = drive(method, first, method.init(lab.x0), stop_after=cut, on_step=lambda s: first.mark_saved())
+    s = drive(
+        method, first, method.init(lab.x0), stop_after=cut, on_step=lambda s: first.mark_saved()
+    )
     snapshot, ledger = first.snapshot(), Ledger(first.ledger)
     if server_dies:
         next(method.run(first, s), None)
@@ -105,7 +109,10 @@ def idle(request, method, monkeypatch):
 
 @pytest.mark.parametrize("word", ["none", "binary:0.3"])
 def test_clients_that_learn_nothing_leave_the_model_as_it_was(idle, lab, word):
-    """Compression is for differences: a model that was sent whole would come back with its blocks levelled."""
+    """Compression is for differences.
+
+    A model that was sent whole would come back with its blocks levelled.
+    """
     if not (before := idle.init(lab.x0).x):
         pytest.skip("no client is sent a model")
     assert (compressed(idle, lab, word).x - before).norm() < 1e-5 * before.norm()
@@ -113,7 +120,9 @@ def test_clients_that_learn_nothing_leave_the_model_as_it_was(idle, lab, word):
 
 clients = [str(i) for i in range(6)]
 schedules = st.dictionaries(
-    st.tuples(st.sampled_from(clients), st.integers(0, 5)), st.sampled_from(["crash", "lost"]), max_size=12
+    st.tuples(st.sampled_from(clients), st.integers(0, 5)),
+    st.sampled_from(["crash", "lost"]),
+    max_size=12,
 )
 
 
@@ -138,7 +147,9 @@ def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, lab, table):
 
 
 @given(table=schedules)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_engines_agree_under_faults(lab, table):
     method = Scaffold(rounds=4, per_round=4)
     a, b = faulty(lab.serial, method, lab, table), faulty(lab.workers, method, lab, table)
@@ -162,7 +173,9 @@ def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, lab)
 def variate_gap(s, engine, lab):
     """How far SCAFFOLD's server variate is from the mean of what the clients hold."""
     zero = lab.x0.zeros()
-    kept = [engine.world.store(i).kept(engine.accepted.get(i)).get("c", zero) for i in engine.everyone]
+    kept = [
+        engine.world.store(i).kept(engine.accepted.get(i)).get("c", zero) for i in engine.everyone
+    ]
     return (mean(kept) - s.c).norm() / (1 + s.c.norm())
 
 
@@ -183,7 +196,18 @@ def test_the_scaffold_check_notices_state_that_is_kept_without_acceptance(lab):
     assert variate_gap(s, engine, lab) > 1e-3
 
 
-PRIVATE = {"ldp_fl", "dp_fedavg", "dp_scaffold", "cl_fl", "nbafl", "udp", "dafl", "gfl", "kd_dpfl", "pate"} | {
+PRIVATE = {
+    "ldp_fl",
+    "dp_fedavg",
+    "dp_scaffold",
+    "cl_fl",
+    "nbafl",
+    "udp",
+    "dafl",
+    "gfl",
+    "kd_dpfl",
+    "pate",
+} | {
     "prifedsync",
     "cuag",
     "moments",
@@ -192,7 +216,10 @@ ONCE = {"dafl"}  # later rounds look at nothing but what was released in the fir
 
 
 def test_silence_is_infinite(method, lab):
-    """No method gets a finite epsilon for having said nothing; one that sends nothing says so in its ledger."""
+    """No method gets a finite epsilon for having said nothing.
+
+    One that sends nothing says so in its ledger.
+    """
     engine = lab.serial(method)
     run_to_end(method, engine, lab)
     assert len(engine.ledger) > 0
@@ -202,7 +229,10 @@ def test_silence_is_infinite(method, lab):
         assert 0 < got < math.inf
         unprotected = ("client", "server") if (unit, observer) != ("client", "server") else None
         if unprotected:
-            assert privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5) == math.inf
+            assert (
+                privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5)
+                == math.inf
+            )
     else:
         assert got == (0.0 if name_of(method) == "local" else math.inf)
         assert all(isinstance(line.event, Nothing | NonPrivate) for line in engine.ledger)
@@ -230,7 +260,9 @@ def asked_of(method, engine, lab):
 def test_every_participation_has_a_line_with_its_owner(method, lab):
     engine = lab.serial(method)
     asked = asked_of(method, engine, lab)
-    lines = {(line.owner, t) for line in engine.ledger for a, b in line.rounds for t in range(a, b + 1)}
+    lines = {
+        (line.owner, t) for line in engine.ledger for a, b in line.rounds for t in range(a, b + 1)
+    }
     assert len(asked) >= 3
     assert {(i, t) for i, t in asked if t == 0 or name_of(method) not in ONCE} <= lines
 
@@ -242,7 +274,8 @@ def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(lab)
     own = read_ledger(engine.world.store("3").folder / "ledger.jsonl")
     assert [line.rounds for line in own] == [((0, 0),)]  # the client does
     drive(FedAvg(rounds=2), engine, s)
-    assert [line.rounds for line in engine.ledger if line.owner == "3"] == [((0, 1),)]  # told with its next reply
+    # told with its next reply
+    assert [line.rounds for line in engine.ledger if line.owner == "3"] == [((0, 1),)]
 
 
 def test_a_forgotten_phase_guard_is_caught(lab):
@@ -279,7 +312,9 @@ def test_all_or_nothing_below_need(lab):
     with pytest.raises(TooFewReplies, match=r"round 2: 1 of 4 clients replied"):
         run_to_end(method, engine, lab)
     assert {v for v in engine.accepted.values()} == {"scaffold.train@0"}
-    assert any(line.rounds[-1][1] == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger)
+    assert any(
+        line.rounds[-1][1] == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger
+    )
 
 
 def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):
@@ -293,7 +328,10 @@ def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):
 
 
 def test_spawned_workers_agree_with_forked_ones(lab, monkeypatch):
-    """Where a fork is not to be had, workers are spawned: the data move to shared memory, the result stays."""
+    """Where a fork is not to be had, workers are spawned.
+
+    The data move to shared memory, the result stays.
+    """
     method = Scaffold(rounds=2, per_round=4)
     want = run_to_end(method, lab.workers(method), lab)
     monkeypatch.setattr("sys.platform", "elsewhere")
@@ -304,7 +342,9 @@ def test_evaluation_leaves_the_data_as_they_are():
     """A slice of float images is a view; scaling it must not reach the source."""
     images = torch.rand(6, 1, 4, 4)
     before = images.clone()
-    data = LocalData(Examples(images, torch.zeros(6, dtype=torch.int64)), np.arange(6), (0.5,), (0.25,))
+    data = LocalData(
+        Examples(images, torch.zeros(6, dtype=torch.int64)), np.arange(6), (0.5,), (0.25,)
+    )
     for _ in range(2):
         x, _ = data.batch(slice(None))
         torch.testing.assert_close(x, (before - 0.5) / 0.25)

@@ -19,8 +19,19 @@ from tacit.run.experiment import Experiment, Setting
 from tacit.synthesis.source import Source
 
 DELTA = 1e-5
-DP_SGD = SGD(batch=100, clip=1.0, epsilon=4.0)  # every step sees all examples, so that no accountant takes long
-TAKE_A_CLIP = {"fedavg", "fedprox", "scaffold", "fednova", "centralised", "local", "dp_scaffold", "gfl", "dafl"}
+# every step sees all examples, so that no accountant takes long
+DP_SGD = SGD(batch=100, clip=1.0, epsilon=4.0)
+TAKE_A_CLIP = {
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "fednova",
+    "centralised",
+    "local",
+    "dp_scaffold",
+    "gfl",
+    "dafl",
+}
 KINDS = {  # settings under which a method releases something else
     "ldp_fl": [{"mode": "gradient"}, {"mode": "update"}],
     "dp_fedavg": [{"epsilon": 3.0}, {"adaptive": True}],
@@ -50,7 +61,9 @@ def variants(name):
 
 
 def named(name, kind):
-    words = [f"{k}={'dp-sgd' if v is DP_SGD else 'open' if k == 'sgd' else v}" for k, v in kind.items()]
+    words = [
+        f"{k}={'dp-sgd' if v is DP_SGD else 'open' if k == 'sgd' else v}" for k, v in kind.items()
+    ]
     return pytest.param(name, kind, id=":".join([name, *words]))
 
 
@@ -70,12 +83,15 @@ def told_and_spent(method, lab):
     return epsilon(told, method), epsilon(engine.ledger, method)
 
 
-@pytest.mark.parametrize(("name", "kind"), [named(name, kind) for name in METHODS for kind in variants(name)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [named(name, kind) for name in METHODS for kind in variants(name)]
+)
 def test_what_is_predicted_is_what_is_spent(name, kind, lab, monkeypatch):
     if kind.get("mode") == "paper":
         monkeypatch.setattr(Source, "kind", "moments")  # the papers' GAN needs images
     told, spent = told_and_spent(replace(small(name), **kind), lab)
-    if "dp-sgd" in kind.values():  # with a pool a client has more examples, how many is not known before
+    # with a pool a client has more examples, how many is not known before
+    if "dp-sgd" in kind.values():
         assert 0.9 * told < spent <= told * (1 + 1e-9)
     else:
         assert spent == pytest.approx(told, rel=1e-6)
@@ -83,17 +99,22 @@ def test_what_is_predicted_is_what_is_spent(name, kind, lab, monkeypatch):
 
 
 AFTER_A_POOL = [name for name in METHODS if name not in (*ALONE, "dp_scaffold")]
-WORDS = {"ldp_fl": "ldp_fl:mode=update", "cuag": "cuag:unit=client"}  # which do not depend on the size of the pool
+# which do not depend on the size of the pool
+WORDS = {"ldp_fl": "ldp_fl:mode=update", "cuag": "cuag:unit=client"}
 
 
 @pytest.mark.parametrize("main", ["synthetic", "open"])
 @pytest.mark.parametrize("name", AFTER_A_POOL)
 def test_a_pool_and_a_main_phase_cost_what_is_predicted(name, main, lab):
-    told, spent = told_and_spent(DAFL(gamma=1.0, method=WORDS.get(name, name), main=main, rounds=1), lab)
+    told, spent = told_and_spent(
+        DAFL(gamma=1.0, method=WORDS.get(name, name), main=main, rounds=1), lab
+    )
     assert spent == pytest.approx(told, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in TAKE_A_CLIP and hasattr(small(n), "sgd")])
+@pytest.mark.parametrize(
+    "name", [n for n in METHODS if n not in TAKE_A_CLIP and hasattr(small(n), "sgd")]
+)
 def test_a_method_that_takes_no_clip_says_so_before_anything_runs(name):
     with pytest.raises(BadInput, match=r"^sgd.clip = 1: must be 0; "):
         replace(small(name), sgd=DP_SGD)

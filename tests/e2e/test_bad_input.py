@@ -1,4 +1,7 @@
-"""Wrong input: one line that names the field, the value and what is allowed, the right exit code, nothing lost."""
+"""Wrong input.
+
+One line that names the field, the value and what is allowed, the right exit code, nothing lost.
+"""
 
 import os
 import shutil
@@ -58,7 +61,11 @@ def everything_below(folder: Path) -> dict[str, bytes]:
     return {
         str(f.relative_to(folder)): f.read_bytes() if f.is_file() else b""
         for f in folder.rglob("*")
-        if not (f.name == ".lock" or "__pycache__" in f.parts or "data" in f.relative_to(folder).parts[:1])
+        if not (
+            f.name == ".lock"
+            or "__pycache__" in f.parts
+            or "data" in f.relative_to(folder).parts[:1]
+        )
     }
 
 
@@ -71,7 +78,10 @@ COMMAND_LINE = {
     "no such method": ("run fedavgg", ["method", "'fedavgg'", "'fedavg'", "scaffold"]),
     "not a whole number": ("run fedavg --rounds x", ["--rounds", "'x'", "whole number"]),
     "half a round": ("run fedavg --rounds 1.5", ["--rounds", "'1.5'", "whole number"]),
-    "not a number of workers": ("run fedavg --workers x", ["--workers", "'x'", "whole number", "auto"]),
+    "not a number of workers": (
+        "run fedavg --workers x",
+        ["--workers", "'x'", "whole number", "auto"],
+    ),
     "not a number": ("run fedavg --sgd.lr abc", ["--sgd.lr", "'abc'", "number"]),
     "no value": ("run fedavg --rounds", ["--rounds", "needs a value", "whole number"]),
     "no value in a part": ("run fedavg --sgd.lr", ["--sgd.lr", "needs a value", "number"]),
@@ -85,19 +95,37 @@ COMMAND_LINE = {
     "never evaluated": ("run fedavg --eval-every 0", ["eval_every", "0", "at least 1"]),
     "negative seed": ("run fedavg --seed -1", ["seed", "-1", "at least 0"]),
     "negative workers": ("run fedavg --workers -1", ["workers", "-1", "at least 0"]),
-    "sample above all": ("run fedavg --per-round 50 --clients 10", ["per_round", "50", "at most 10"]),
+    "sample above all": (
+        "run fedavg --per-round 50 --clients 10",
+        ["per_round", "50", "at most 10"],
+    ),
     "no such device": ("run fedavg --device gpu", ["device", "'gpu'", "auto", "cpu", "cuda"]),
     "no such data": ("run fedavg --data mnits", ["data", "'mnits'", "'mnist'", "cifar10"]),
-    "no such path": ("run fedavg --data ./no/such.npz", ["data", "'./no/such.npz'", "no such file", "mnist"]),
+    "no such path": (
+        "run fedavg --data ./no/such.npz",
+        ["data", "'./no/such.npz'", "no such file", "mnist"],
+    ),
     "no such split": ("run fedavg --split labels:1", ["split", "'labels'", "'label'", "dirichlet"]),
-    "too many classes": ("run fedavg --split label:11", ["split", "'label:11'", "between 1 and 10"]),
+    "too many classes": (
+        "run fedavg --split label:11",
+        ["split", "'label:11'", "between 1 and 10"],
+    ),
     "no class": ("run fedavg --split label:0", ["split", "'label:0'", "between 1 and 10"]),
     "x classes": ("run fedavg --split label:x", ["split", "'label:x'", "whole number"]),
     "negative beta": ("run fedavg --split dirichlet:-1", ["split", "'dirichlet:-1'", "above 0"]),
-    "more clients than examples": ("run fedavg --clients 5000", ["clients", "5000", "at most 1437"]),
+    "more clients than examples": (
+        "run fedavg --clients 5000",
+        ["clients", "5000", "at most 1437"],
+    ),
     "no such network": ("run fedavg --model resnet", ["model", "'resnet'", "'resnet18'", "mlp"]),
-    "network for larger images": ("run fedavg --model vgg16", ["model", "'vgg16'", "32x32", "1x8x8"]),
-    "network that is not there": ("run fedavg --model no_module:Net", ["model", "'no_module:Net'", "no_module"]),
+    "network for larger images": (
+        "run fedavg --model vgg16",
+        ["model", "'vgg16'", "32x32", "1x8x8"],
+    ),
+    "network that is not there": (
+        "run fedavg --model no_module:Net",
+        ["model", "'no_module:Net'", "no_module"],
+    ),
     "nothing compared": ("compare", ["methods", "at least one"]),
     "compared twice": ("compare fedavg fedavg", ["methods", "fedavg", "more than once"]),
     "compared: no such method": ("compare fedavgg", ["method", "'fedavgg'", "'fedavg'"]),
@@ -134,12 +162,18 @@ COMMAND_LINE = {
     ),
     "mu and epsilon": ("run cuag --mu 1 --epsilon 3", ["mu = 1", "epsilon = 3", "give one"]),
     "epsilon and epsilons": ("run ldp_fl --epsilons 1 4 --epsilon 3", ["epsilon = 3", "epsilons"]),
-    "relation of another mode": ("run ldp_fl --mode paper --relation replace", ["relation", "'paper'", "'gradient'"]),
+    "relation of another mode": (
+        "run ldp_fl --mode paper --relation replace",
+        ["relation", "'paper'", "'gradient'"],
+    ),
     "clients beside sizes": (
         "run fedavg --split sizes:4x100 --clients 20",
         ["clients = 20", "must be 4", "sizes:4x100"],
     ),
-    "split: clients beside sizes": ("split --split sizes:4x100 --clients 20", ["clients = 20", "must be 4"]),
+    "split: clients beside sizes": (
+        "split --split sizes:4x100 --clients 20",
+        ["clients = 20", "must be 4"],
+    ),
     "split: no such scheme": ("split --split foo", ["split", "'foo'", "iid"]),
     "split: no name": ("split --out .", ["out", "'.'", "split.png"]),
 }
@@ -160,7 +194,8 @@ def test_no_cuda_here(refused: Refused) -> None:
     )
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
+# ---- data
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_npz_cut_short(tmp_path: Path, refused: Refused) -> None:
@@ -178,8 +213,12 @@ def test_nan_in_csv(tmp_path: Path, refused: Refused) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["run fedavg --data mnist", "split --data mnist", "data get mnist"])
-def test_official_file_missing_and_no_network(command: str, tmp_path: Path, refused: Refused) -> None:
+@pytest.mark.parametrize(
+    "command", ["run fedavg --data mnist", "split --data mnist", "data get mnist"]
+)
+def test_official_file_missing_and_no_network(
+    command: str, tmp_path: Path, refused: Refused
+) -> None:
     said = refused(*command.split())
     assert "train-images-idx3-ubyte.gz" in said
     assert "put train-images-idx3-ubyte.gz (from https://" in said
@@ -211,17 +250,33 @@ def test_official_file_cut_short_or_changed(tmp_path: Path, refused: Refused) ->
     assert path.stat().st_size == 1000  # the user's file is left alone
 
 
-# ---- experiment files ------------------------------------------------------------------------------------------------
+# ---- experiment files
+# ------------------------------------------------------------------------------------------------
 
 TOML = {
     "unknown key": ('clinets = 5\nmethod.name = "fedavg"', ["'clinets'", "'clients'"]),
-    "unknown key of the method": ('[method]\nname = "fedprox"\nmuu = 1', ["method", "'muu'", "'mu'"]),
-    "unknown nested key": ('[method]\nname = "fedavg"\n[method.sgd]\nepoch = 1', ["method.sgd", "'epoch'", "'epochs'"]),
+    "unknown key of the method": (
+        '[method]\nname = "fedprox"\nmuu = 1',
+        ["method", "'muu'", "'mu'"],
+    ),
+    "unknown nested key": (
+        '[method]\nname = "fedavg"\n[method.sgd]\nepoch = 1',
+        ["method.sgd", "'epoch'", "'epochs'"],
+    ),
     "wrong type": ('clients = "5"\nmethod.name = "fedavg"', ["clients", "'5'", "integer"]),
-    "wrong type in the method": ('[method]\nname = "fedavg"\nrounds = 1.5', ["method.rounds", "1.5", "integer"]),
-    "a date": ('clients = 2020-01-01\nmethod.name = "fedavg"', ["clients", "'2020-01-01'", "integer"]),
+    "wrong type in the method": (
+        '[method]\nname = "fedavg"\nrounds = 1.5',
+        ["method.rounds", "1.5", "integer"],
+    ),
+    "a date": (
+        'clients = 2020-01-01\nmethod.name = "fedavg"',
+        ["clients", "'2020-01-01'", "integer"],
+    ),
     "wrong type of a part": ('[method]\nname = "fedavg"\nsgd = 5', ["method.sgd", "5", "object"]),
-    "out of range": ('[method]\nname = "fedavg"\n[method.sgd]\nlr = -1.0', ["lr", "-1.0", "above 0"]),
+    "out of range": (
+        '[method]\nname = "fedavg"\n[method.sgd]\nlr = -1.0',
+        ["lr", "-1.0", "above 0"],
+    ),
     "nan": ('delta = nan\nmethod.name = "fedavg"', ["delta", "nan", "above 0"]),
     "not TOML": ("clients: 5", ["not TOML", "line 1"]),
     "no method": ("clients = 5", ["method: missing", "fedavg"]),
@@ -248,18 +303,31 @@ def test_experiment_file_that_cannot_be_read(tmp_path: Path, refused: Refused) -
     assert "folder.toml: cannot be read" in refused("run", "folder.toml")
 
 
-# ---- networks of the user's own --------------------------------------------------------------------------------------
+# ---- networks of the user's own
+# --------------------------------------------------------------------------------------
 
 OWN_NETWORKS = {
-    "other classes": ("class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 7)", "10 classes"),
+    "other classes": (
+        "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 7)",
+        "10 classes",
+    ),
     "no module": ("class Net:\n    pass", "must make a torch.nn.Module"),
     "no such class": ("class Other(nn.Module):\n    pass", "cannot be made"),
     "not Python": ("class class", "SyntaxError"),
     "fails on import": ("raise RuntimeError('one\\ntwo')", "RuntimeError: one two"),
-    "fails when made": ("class Net(nn.Module):\n    def __init__(self):\n        {}['key']", "KeyError: 'key'"),
+    "fails when made": (
+        "class Net(nn.Module):\n    def __init__(self):\n        {}['key']",
+        "KeyError: 'key'",
+    ),
     "no forward": ("class Net(nn.Module):\n    pass", "does not take inputs"),
-    "silent failure": ("class Net(nn.Module):\n    def forward(self, x):\n        assert False", "AssertionError"),
-    "gives a pair": ("class Net(nn.Module):\n    def forward(self, x):\n        return x, x", "AttributeError"),
+    "silent failure": (
+        "class Net(nn.Module):\n    def forward(self, x):\n        assert False",
+        "AssertionError",
+    ),
+    "gives a pair": (
+        "class Net(nn.Module):\n    def forward(self, x):\n        return x, x",
+        "AttributeError",
+    ),
     "batch norm": (
         "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.BatchNorm2d(1))",
         "Group",
@@ -268,7 +336,9 @@ OWN_NETWORKS = {
 
 
 @pytest.mark.parametrize("case", OWN_NETWORKS)
-def test_own_network(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_own_network(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     code, words = OWN_NETWORKS[case]
     module = f"own_{case.replace(' ', '_')}"
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -278,7 +348,8 @@ def test_own_network(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert words in said
 
 
-# ---- run directories -------------------------------------------------------------------------------------------------
+# ---- run directories
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -318,9 +389,16 @@ def test_resume_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert call(["run", "fedavg", "--data", "own.npz", *few, "--out", "run"]) == 0
     assert call(["run", "fedavg", "--data", "./own.csv:kind", *few, "--out", "table"]) == 0
     assert call(["compare", "fedavg", "--data", "own.npz", *few, "--out", "compare"]) == 0
-    assert call(["sweep", "fedavg", "--over", "sgd.lr=0.1", "--data", "own.npz", *few, "--out", "sweep"]) == 0
+    assert (
+        call(
+            ["sweep", "fedavg", "--over", "sgd.lr=0.1", "--data", "own.npz", *few, "--out", "sweep"]
+        )
+        == 0
+    )
     assert RunDir.open(tmp_path / "run").experiment().setting.data == str(tmp_path / "own.npz")
-    assert RunDir.open(tmp_path / "table").experiment().setting.data == f"{tmp_path / 'own.csv'}:kind"
+    assert (
+        RunDir.open(tmp_path / "table").experiment().setting.data == f"{tmp_path / 'own.csv'}:kind"
+    )
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in ("run", "table", "compare", "sweep"):
@@ -333,14 +411,20 @@ def test_out_onto_a_run(run: Path, refused: Refused) -> None:
         assert said.startswith("out = 'run': there is a run")
         assert "tacit resume run" in said
     (run / "config.toml").unlink()  # still full of another run's rounds
-    assert refused("run", "fedavg", "--out", "run").startswith("out = 'run': there is a run already")
+    assert refused("run", "fedavg", "--out", "run").startswith(
+        "out = 'run': there is a run already"
+    )
 
 
 def test_out_cannot_be_written(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "file").write_text("not a folder")
     for command in ("run fedavg", "compare fedavg"):
-        assert refused(*command.split(), "--out", "file/below").startswith("out = 'file/below': cannot be written")
-        assert refused(*command.split(), "--out", "file").startswith("out = 'file': cannot be written")
+        assert refused(*command.split(), "--out", "file/below").startswith(
+            "out = 'file/below': cannot be written"
+        )
+        assert refused(*command.split(), "--out", "file").startswith(
+            "out = 'file': cannot be written"
+        )
     assert "file" in refused("split", "--out", "file/below.png")
 
 
@@ -355,7 +439,12 @@ def test_resume_of_something_else(tmp_path: Path, refused: Refused) -> None:
     assert refused("resume", "other").startswith("'other': not a run directory")
     (tmp_path / "other" / "comparison.json").write_text("{")
     assert "comparison.json': not a comparison" in refused("resume", "other")
-    for text in ('{"methods": [1]}', '{"methods": ["fedavg"], "repeats": 1.5}', "[]", '{"setting": {}}'):
+    for text in (
+        '{"methods": [1]}',
+        '{"methods": ["fedavg"], "repeats": 1.5}',
+        "[]",
+        '{"setting": {}}',
+    ):
         (tmp_path / "other" / "comparison.json").write_text(text)
         assert "comparison.json': not a comparison" in refused("resume", "other")
 
@@ -369,7 +458,9 @@ def test_config_damaged(run: Path, refused: Refused, text: str) -> None:
 def test_config_of_another_experiment(run: Path, refused: Refused) -> None:
     config = (run / "config.toml").read_text()
     for change in (('"scaffold"', '"fedavg"'), ('"mlp"', '"logistic"')):
-        (run / "config.toml").write_text(config.replace(*change).replace("server_lr", "# server_lr"))
+        (run / "config.toml").write_text(
+            config.replace(*change).replace("server_lr", "# server_lr")
+        )
         said = refused("resume", "run")
         assert said == "'run': its checkpoint is not of the method and network in config.toml"
 
@@ -403,13 +494,26 @@ def test_ledger_damaged(run: Path, refused: Refused, damage: bytes) -> None:
     assert refused("resume", "run").startswith("run/ledger.jsonl: not a ledger")
 
 
-# ---- training that goes wrong ----------------------------------------------------------------------------------------
+# ---- training that goes wrong
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_divergence_at_once(workers: str, refused: Refused, tmp_path: Path) -> None:
     said = refused(
-        *("run", "fedavg", "--sgd.lr", "1e30", "--rounds", "2", "--workers", workers, "--out", "run"), leaves="run"
+        *(
+            "run",
+            "fedavg",
+            "--sgd.lr",
+            "1e30",
+            "--rounds",
+            "2",
+            "--workers",
+            workers,
+            "--out",
+            "run",
+        ),
+        leaves="run",
     )
     assert "round 1, client " in said
     assert "not finite" in said
@@ -418,14 +522,21 @@ def test_divergence_at_once(workers: str, refused: Refused, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("method", "flag"), [("fedavg", "sgd.lr"), ("pfldyn", "local.lr")])
 def test_divergence_names_the_learning_rate(method: str, flag: str, refused: Refused) -> None:
-    said = refused("run", method, f"--{flag}", "1e38", "--rounds", "1", *SERIAL, "--out", "run", leaves="run")
+    said = refused(
+        "run", method, f"--{flag}", "1e38", "--rounds", "1", *SERIAL, "--out", "run", leaves="run"
+    )
     assert flag in said.partition("may help")[2]
 
 
 def test_divergence_later_keeps_the_rounds_before(run: Path, refused: Refused) -> None:
     config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(config.replace("rounds = 2", "rounds = 5").replace("\nlr = 0.05", "\nlr = 1e30"))
-    before = {f: (run / f).read_bytes() for f in ("metrics.jsonl", "model.safetensors", "checkpoint/state.safetensors")}
+    (run / "config.toml").write_text(
+        config.replace("rounds = 2", "rounds = 5").replace("\nlr = 0.05", "\nlr = 1e30")
+    )
+    before = {
+        f: (run / f).read_bytes()
+        for f in ("metrics.jsonl", "model.safetensors", "checkpoint/state.safetensors")
+    }
     assert "round 3, client " in refused("resume", "run", leaves="run/")
     assert {f: (run / f).read_bytes() for f in before} == before
     (run / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))
@@ -433,7 +544,9 @@ def test_divergence_later_keeps_the_rounds_before(run: Path, refused: Refused) -
     assert [line["round"] for line in RunDir.open(run).metrics()] == [1, 2, 3]
 
 
-def test_network_that_fails_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_network_that_fails_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_training.py").write_text(
         "from torch import nn\n"
@@ -444,7 +557,16 @@ def test_network_that_fails_in_training(tmp_path: Path, monkeypatch: pytest.Monk
         "        return self.last(x.flatten(1))\n"
     )
     said = refused(
-        "run", "fedavg", "--model", "own_training:Net", "--workers", "1", "--out", "run", code=4, leaves="run"
+        "run",
+        "fedavg",
+        "--model",
+        "own_training:Net",
+        "--workers",
+        "1",
+        "--out",
+        "run",
+        code=4,
+        leaves="run",
     )
     assert "round 1: 0 of 10 clients replied" in said
     assert "RuntimeError: one two" in said

@@ -49,16 +49,42 @@ def lines_of(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-# ---- help ------------------------------------------------------------------------------------------------------------
+# ---- help
+# ------------------------------------------------------------------------------------------------------------
 
 HELP = {
-    "": [*COMMANDS, "exit codes: 0", "2 wrong input or training that diverged", "130 interrupted", "--help"],
+    "": [
+        *COMMANDS,
+        "exit codes: 0",
+        "2 wrong input or training that diverged",
+        "130 interrupted",
+        "--help",
+    ],
     "run": ["METHOD", "EXPERIMENT.toml", "fedavg", "scaffold", "--help"],
-    "run fedprox": ["--mu", "--rounds", "--per-round", "--sgd.lr", "--sgd.epochs", "--data", "--split", "--out"],
+    "run fedprox": [
+        "--mu",
+        "--rounds",
+        "--per-round",
+        "--sgd.lr",
+        "--sgd.epochs",
+        "--data",
+        "--split",
+        "--out",
+    ],
     "resume": ["DIR"],
     "sweep": ["METHOD", "FIELD", "--over", "resume"],
     "sweep fedprox": ["--over", "--repeats", "--mu", "--data", "--out"],
-    "compare": ["--rounds", "--repeats", "--sgd.lr", "--data", "--split", "--seed", "--workers", "--out", "fedavg"],
+    "compare": [
+        "--rounds",
+        "--repeats",
+        "--sgd.lr",
+        "--data",
+        "--split",
+        "--seed",
+        "--workers",
+        "--out",
+        "fedavg",
+    ],
     "privacy": ["--epsilon", "--z", "--q", "--steps", "--paper", "--plot"],
     "privacy ldp_fl": ["--mode", "--epsilon", "--paper", "--plot", "--rounds"],
     "methods": ["methods"],
@@ -91,7 +117,8 @@ def test_help_does_not_wait_for_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-# ---- run and resume --------------------------------------------------------------------------------------------------
+# ---- run and resume
+# --------------------------------------------------------------------------------------------------
 
 
 def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
@@ -101,7 +128,13 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
     assert "eps inf for one example against the server, delta 1e-05: fedavg.train sends dx" in text
     assert "without noise" in text
     assert str(Path("first") / "accuracy.png") in text
-    for name in ("accuracy.png", "accuracy.svg", "model.safetensors", "checkpoint/state.safetensors", "ledger.jsonl"):
+    for name in (
+        "accuracy.png",
+        "accuracy.svg",
+        "model.safetensors",
+        "checkpoint/state.safetensors",
+        "ledger.jsonl",
+    ):
         assert (run / name).stat().st_size > 0
     assert not list(run.rglob("*.part"))
 
@@ -114,21 +147,34 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
         assert all(float(str(line[k])) > 0 for k in ("bytes_up", "bytes_down", "seconds"))
     assert len(lines_of(run / "ledger.jsonl")) == 2 * 10  # every client in every round
 
-    # The configuration is an experiment file, and gives the same model again, also with worker processes.
+    # The configuration is an experiment file, and gives the same model again, also with worker
+    # processes.
     printed("run", "first/config.toml", "--workers", "2", "--out", "again")
-    assert (tmp_path / "again/model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (
+        run / "model.safetensors"
+    ).read_bytes()
     assert (tmp_path / "again/ledger.jsonl").read_bytes() == (run / "ledger.jsonl").read_bytes()
 
     # A finished run is not run again.
-    kept = ("config.toml", "metrics.jsonl", "ledger.jsonl", "model.safetensors", "checkpoint/state.safetensors")
+    kept = (
+        "config.toml",
+        "metrics.jsonl",
+        "ledger.jsonl",
+        "model.safetensors",
+        "checkpoint/state.safetensors",
+    )
     before = {f: (run / f).read_bytes() for f in kept}
     assert printed("resume", "first") == text
     assert {f: (run / f).read_bytes() for f in kept} == before
 
 
-def test_a_run_of_personal_models_says_how_much_they_differ(tmp_path: Path, printed: Printed) -> None:
+def test_a_run_of_personal_models_says_how_much_they_differ(
+    tmp_path: Path, printed: Printed
+) -> None:
     text = printed("run", "local", *FEW, "--out", "own")
-    found = re.search(r"own models (\S+)% \(± (\S+) over clients, worst (\S+)%\) after round 2", text)
+    found = re.search(
+        r"own models (\S+)% \(± (\S+) over clients, worst (\S+)%\) after round 2", text
+    )
     assert found
     accuracies = np.array(list(RunDir.open(tmp_path / "own").metrics()[-1]["per_client"].values()))
     want = [100 * accuracies.mean(), 100 * accuracies.std(), 100 * accuracies.min()]
@@ -142,7 +188,9 @@ def test_flags_override_the_file(tmp_path: Path, printed: Printed) -> None:
     )
     printed("run", "e.toml", "--rounds", "1", "--sgd.lr", "0.01", "--seed", "4", "--out", "run")
     config = (tmp_path / "run/config.toml").read_text().splitlines()
-    assert {"clients = 5", "seed = 4", "rounds = 1", "mu = 0.5", "epochs = 2", "lr = 0.01"} <= set(config)
+    assert {"clients = 5", "seed = 4", "rounds = 1", "mu = 0.5", "epochs = 2", "lr = 0.01"} <= set(
+        config
+    )
 
 
 def test_runs_get_a_folder_of_their_own(tmp_path: Path, printed: Printed) -> None:
@@ -161,7 +209,10 @@ def test_no_rounds(tmp_path: Path, printed: Printed) -> None:
 
 @pytest.mark.parametrize("word", ["scaffold", "local"])
 def test_killed_before_the_first_checkpoint(word: str, tmp_path: Path, printed: Printed) -> None:
-    """The ledger and the first line of metrics are written before the first checkpoint; neither may come twice."""
+    """The ledger and the first line of metrics are written before the first checkpoint.
+
+    Neither may come twice.
+    """
     printed("run", word, *FEW, "--out", "run")
     run = tmp_path / "run"
     model, ledger = (run / "model.safetensors").read_bytes(), lines_of(run / "ledger.jsonl")
@@ -173,7 +224,10 @@ def test_killed_before_the_first_checkpoint(word: str, tmp_path: Path, printed: 
 
 
 def test_interrupted(
-    tmp_path: Path, printed: Printed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    printed: Printed,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After Ctrl-C the model on disk is that of the last finished round, and the run goes on from there."""
     printed("run", "fedavg", *FEW, "--out", "two")
@@ -192,14 +246,20 @@ def test_interrupted(
         patch.setattr(runs, "watcher", Impatient)
         assert call(["run", "fedavg", "--rounds", "3", *SERIAL, "--out", "run"]) == 130
     assert "tacit resume" in capsys.readouterr().err
-    assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (
+        tmp_path / "two/model.safetensors"
+    ).read_bytes()
     printed("resume", "run")
     assert [line["round"] for line in lines_of(tmp_path / "run/metrics.jsonl")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("command", "how"),
-    {"serve": "; `tacit serve RUN` continues from the last finished round", "synth": "", "privacy": ""}.items(),
+    {
+        "serve": "; `tacit serve RUN` continues from the last finished round",
+        "synth": "",
+        "privacy": "",
+    }.items(),
 )
 def test_interrupted_elsewhere(
     command: str, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -215,13 +275,17 @@ def test_interrupted_elsewhere(
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["--help", "methods", "compare --help"])
-def test_nobody_reads_the_output(command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_reads_the_output(
+    command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with `tacit ... | head -1`, whether the first line fails or the last flush."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     code = "import sys; from tacit.cli.main import main; sys.argv[0] = 'tacit'; main()"
     read, write = os.pipe()
     os.close(read)
-    ended = subprocess.run([sys.executable, "-c", code, *command.split()], stdout=write, stderr=subprocess.PIPE)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], stdout=write, stderr=subprocess.PIPE
+    )
     os.close(write)
     assert ended.returncode == 141
     assert b"roken pipe" not in ended.stderr
@@ -239,18 +303,26 @@ def test_a_pipe_that_breaks_elsewhere_is_told(
     assert capsys.readouterr().err == "tacit: methods: Broken pipe\n"
 
 
-# ---- compare ---------------------------------------------------------------------------------------------------------
+# ---- compare
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_compare(tmp_path: Path, printed: Printed) -> None:
-    text = printed("compare", "fedavg", "fedprox:mu=0.1", "local", *FEW, "--out", "both", "--split", "label:2")
+    text = printed(
+        "compare", "fedavg", "fedprox:mu=0.1", "local", *FEW, "--out", "both", "--split", "label:2"
+    )
     assert "digits, label:2, 10 clients, 1 seed" in text
     for name in ("fedavg", "fedprox", "local"):
         assert re.search(rf"^\W*{name}\b.*\d", text, re.MULTILINE)
     assert re.search(r"^\W*fedavg\b.*\binf\b", text, re.MULTILINE)
     assert re.search(r"eps of fedavg.*: .*without noise", text)
     assert "±" not in text
-    for name in ("accuracy.png", "accuracy.svg", "comparison.json", "fedavg-rounds=2-s0/model.safetensors"):
+    for name in (
+        "accuracy.png",
+        "accuracy.svg",
+        "comparison.json",
+        "fedavg-rounds=2-s0/model.safetensors",
+    ):
         assert (tmp_path / "both" / name).stat().st_size > 0
 
 
@@ -259,10 +331,15 @@ def test_compare_with_repeats_and_continue(tmp_path: Path, printed: Printed) -> 
     assert "2 seeds" in text
     assert len(re.findall(r"\d\s*±\s*\d", text)) >= 2
 
-    # As after a kill: the last run is missing, the one before lacks its end, the others are finished.
+    # As after a kill: the last run is missing, the one before lacks its end, the others are
+    # finished.
     folder = tmp_path / "all"
-    *finished, unfinished, missing = [folder / f"{m}-rounds=2-s{s}" for s in (0, 1) for m in ("fedavg", "scaffold")]
-    models = {run: (run / "model.safetensors").read_bytes() for run in (*finished, unfinished, missing)}
+    *finished, unfinished, missing = [
+        folder / f"{m}-rounds=2-s{s}" for s in (0, 1) for m in ("fedavg", "scaffold")
+    ]
+    models = {
+        run: (run / "model.safetensors").read_bytes() for run in (*finished, unfinished, missing)
+    }
     metrics = {run: (run / "metrics.jsonl").read_bytes() for run in finished}
     for file in sorted(missing.rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
@@ -270,16 +347,23 @@ def test_compare_with_repeats_and_continue(tmp_path: Path, printed: Printed) -> 
     (unfinished / "checkpoint/state.safetensors").unlink()
     (unfinished / "model.safetensors").unlink()
     again = printed("resume", "all")
-    assert {run: (run / "metrics.jsonl").read_bytes() for run in finished} == metrics  # with the same seconds
+    # with the same seconds
+    assert {run: (run / "metrics.jsonl").read_bytes() for run in finished} == metrics
     assert {run: (run / "model.safetensors").read_bytes() for run in models} == models
-    assert re.findall(r"\d+\.\d+ ± \d+\.\d+", again)[:1] == re.findall(r"\d+\.\d+ ± \d+\.\d+", text)[:1]
+    assert (
+        re.findall(r"\d+\.\d+ ± \d+\.\d+", again)[:1]
+        == re.findall(r"\d+\.\d+ ± \d+\.\d+", text)[:1]
+    )
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------------
+# ---- what there is
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_split(tmp_path: Path, printed: Printed) -> None:
-    text = printed("split", "--split", "label:1", "--clients", "10", "--out", "pictures/label0.5.png")
+    text = printed(
+        "split", "--split", "label:1", "--clients", "10", "--out", "pictures/label0.5.png"
+    )
     assert len(text.splitlines()) > 10
     for name in ("label0.5.png", "label0.5.svg"):
         assert str(Path("pictures") / name) in text
@@ -289,14 +373,22 @@ def test_split(tmp_path: Path, printed: Printed) -> None:
 def test_doctor_methods_data(tmp_path: Path, printed: Printed) -> None:
     text = printed("doctor")
     assert [
-        w for w in ("python", "processors", "torch", "disk", "digits", str(tmp_path / "data")) if w not in text
+        w
+        for w in ("python", "processors", "torch", "disk", "digits", str(tmp_path / "data"))
+        if w not in text
     ] == []
     text = printed("methods")
-    assert [w for w in ("fedavg", "scaffold", "centralised", "mlp", "module:Class") if w not in text] == []
+    assert [
+        w for w in ("fedavg", "scaffold", "centralised", "mlp", "module:Class") if w not in text
+    ] == []
     text = printed("data")
     assert [
-        w for w in ("digits", "mnist", "missing", "tacit data get svhn", str(tmp_path / "data")) if w not in text
+        w
+        for w in ("digits", "mnist", "missing", "tacit data get svhn", str(tmp_path / "data"))
+        if w not in text
     ] == []
     assert printed("data", "list") == text
     assert printed("data", "check", "digits") == printed("data", "get", "digits")
-    assert "1,437 train and 360 test examples of 1x8x8, 10 classes" in printed("data", "check", "digits")
+    assert "1,437 train and 360 test examples of 1x8x8, 10 classes" in printed(
+        "data", "check", "digits"
+    )

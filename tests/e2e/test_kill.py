@@ -16,7 +16,18 @@ from tacit.run.rundir import RunDir
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 ROUNDS = 12
-RUN = ["run", "scaffold", "--rounds", str(ROUNDS), "--sgd.epochs", "3", "--split", "label:2", "--workers", "2"]
+RUN = [
+    "run",
+    "scaffold",
+    "--rounds",
+    str(ROUNDS),
+    "--sgd.epochs",
+    "3",
+    "--split",
+    "label:2",
+    "--workers",
+    "2",
+]
 
 
 @pytest.fixture
@@ -26,7 +37,11 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def start(*args: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", "from tacit.cli.main import main; main()", *args]
-        processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        processes.append(
+            subprocess.Popen(
+                command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
         return processes[-1]
 
     yield start
@@ -94,6 +109,8 @@ def test_killed_run_ends_as_an_undisturbed_one(
     a, b = RunDir.open(killed).metrics(), RunDir.open(whole).metrics()
     assert [line["round"] for line in a] == list(range(1, ROUNDS + 1))
     measured = ("accuracy", "loss", "per_class", "own_data", "epsilon")
-    assert [[line[k] for k in measured] for line in a] == [[line[k] for k in measured] for line in b]
+    assert [[line[k] for k in measured] for line in a] == [
+        [line[k] for k in measured] for line in b
+    ]
     ledgers = [sorted((run / "ledger.jsonl").read_text().splitlines()) for run in (killed, whole)]
     assert ledgers[0] == ledgers[1]  # nothing is missing, and nothing counts twice

@@ -1,4 +1,7 @@
-"""Private runs as a user starts them: what is predicted is what is spent, budgets stop, resume continues the ledger."""
+"""Private runs as a user starts them.
+
+What is predicted is what is spent, budgets stop, resume continues the ledger.
+"""
 
 import json
 import math
@@ -45,7 +48,9 @@ def test_what_is_predicted_is_what_is_spent(word, tmp_path):
     run = tacit.run(word, out=tmp_path / "run", **setting)
     method = method_from_spec(word)
     unit, observer = protects(method)
-    told = privacy.epsilon(predicted(Experiment(method, Setting(**setting))), unit=unit, observer=observer, delta=1e-5)
+    told = privacy.epsilon(
+        predicted(Experiment(method, Setting(**setting))), unit=unit, observer=observer, delta=1e-5
+    )
     assert run.epsilon[f"{unit}/{observer}"] == pytest.approx(told, rel=1e-6)
 
 
@@ -68,14 +73,20 @@ def test_the_epsilon_that_was_asked_for_comes_out_and_is_not_passed(word, target
 
 
 def test_replace_one_is_the_papers_2c_over_m(tmp_path):
-    run = tacit.run("ldp_fl:rounds=3,epsilon=4.0,mode=gradient,relation=replace", out=tmp_path / "run", **QUICK)
+    run = tacit.run(
+        "ldp_fl:rounds=3,epsilon=4.0,mode=gradient,relation=replace", out=tmp_path / "run", **QUICK
+    )
     ledger = RunDir.open(run.folder).ledger()
-    spent = privacy.epsilon(ledger, unit="example", observer="server", delta=1e-5, relation="replace")
+    spent = privacy.epsilon(
+        ledger, unit="example", observer="server", delta=1e-5, relation="replace"
+    )
     assert spent == pytest.approx(4.0, rel=1e-6)
 
 
 def test_each_client_may_have_its_own_epsilon(tmp_path):
-    run = tacit.run("ldp_fl:rounds=2,mode=gradient,epsilons=[1.0,4.0]", out=tmp_path / "run", **QUICK)
+    run = tacit.run(
+        "ldp_fl:rounds=2,mode=gradient,epsilons=[1.0,4.0]", out=tmp_path / "run", **QUICK
+    )
     ledger = RunDir.open(run.folder).ledger()
     each = privacy.by_owner(ledger, unit="example", observer="server", delta=1e-5)
     assert [round(each[str(i)], 6) for i in range(5)] == [1.0, 4.0, 1.0, 4.0, 1.0]
@@ -83,10 +94,27 @@ def test_each_client_may_have_its_own_epsilon(tmp_path):
 
 def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
     out = tmp_path / "run"
-    args = ["run", "fedavg", "--rounds", "30", "--sgd.clip", "1", "--sgd.z", "2", "--budget", "3", "--clients", "5"]
+    args = [
+        "run",
+        "fedavg",
+        "--rounds",
+        "30",
+        "--sgd.clip",
+        "1",
+        "--sgd.z",
+        "2",
+        "--budget",
+        "3",
+        "--clients",
+        "5",
+    ]
     assert call([*args, "--noise", "seeded", "--out", str(out)]) == 3
     said, errors = capsys.readouterr()
-    assert errors.strip().splitlines()[-1].startswith("tacit: budget = 3: the next step would bring epsilon to")
+    assert (
+        errors.strip()
+        .splitlines()[-1]
+        .startswith("tacit: budget = 3: the next step would bring epsilon to")
+    )
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert 1 <= last["round"] < 30
     ledger = RunDir.open(out).ledger()
@@ -95,7 +123,9 @@ def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
     rounds, accuracy, epsilon, files = said.splitlines()
     assert rounds == f"fedavg: stopped after {last['round']} of 30 rounds"
     assert accuracy == f"accuracy {100 * last['accuracy']:.2f}% after round {last['round']}"
-    assert epsilon.startswith(f"eps {show_epsilon(spent)} for one example against the server, delta 1e-05: ")
+    assert epsilon.startswith(
+        f"eps {show_epsilon(spent)} for one example against the server, delta 1e-05: "
+    )
     assert files == f"files in {out}"
     assert (out / "model.safetensors").exists()
     assert call(["resume", str(out)]) == 3  # a spent budget stays spent
@@ -146,11 +176,17 @@ def test_noise_from_the_system_is_the_default_and_differs_every_time(tmp_path):
         ("privacy --epsilon 1 --q 0.042667 --steps 1172", ["z = 5.5"]),
         ("privacy --epsilon 50 --q 0.042667 --z 0.5", ["980 steps"]),
         ("privacy --epsilon 4 --z 1 --steps 300", ["sampling rate q = 0.0"]),
-        ("privacy ldp_fl --rounds 150 --epsilon 4 --paper", ["4.35", "3.55", "inf", "full-batch gradient"]),
+        (
+            "privacy ldp_fl --rounds 150 --epsilon 4 --paper",
+            ["4.35", "3.55", "inf", "full-batch gradient"],
+        ),
         ("privacy dp_fedavg --rounds 10 --q 0.1", ["against public", "poisson"]),
         ("privacy fedavg", ["inf", "without noise"]),
         ("privacy local", ["nothing about the data left any client"]),
-        ("privacy prifedsync --rounds 50 --paper", ["prifedsync: what its paper claims", "round 300"]),
+        (
+            "privacy prifedsync --rounds 50 --paper",
+            ["prifedsync: what its paper claims", "round 300"],
+        ),
         ("privacy --help", ["usage", "examples"]),
     ],
 )

@@ -1,4 +1,7 @@
-"""`tacit sweep`: table and picture; killed half-way it goes on; two processes share it and no point is done twice."""
+"""`tacit sweep`: table and picture; killed half-way it goes on.
+
+Two processes share it and no point is done twice.
+"""
 
 import json
 import re
@@ -12,7 +15,18 @@ import pytest
 
 from tacit.cli.main import call
 
-SWEEP = ["sweep", "scaffold", "--over", "sgd.lr=0.02,0.05,0.1", "--rounds", "6", "--sgd.epochs", "3", "--workers", "0"]
+SWEEP = [
+    "sweep",
+    "scaffold",
+    "--over",
+    "sgd.lr=0.02,0.05,0.1",
+    "--rounds",
+    "6",
+    "--sgd.epochs",
+    "3",
+    "--workers",
+    "0",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +40,10 @@ def start(*args):
 
 
 def metrics(folder):
-    return {f.parent.name: f.read_text().splitlines() for f in sorted(Path(folder).glob("*/metrics.jsonl"))}
+    return {
+        f.parent.name: f.read_text().splitlines()
+        for f in sorted(Path(folder).glob("*/metrics.jsonl"))
+    }
 
 
 def models(folder):
@@ -55,7 +72,9 @@ def test_several_methods_on_a_grid(capsys):
 
 def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys):
     process = start(*SWEEP, "--out", "killed")
-    wait_for(lambda: any(len(lines) >= 3 for name, lines in metrics("killed").items() if "0.05" in name))
+    wait_for(
+        lambda: any(len(lines) >= 3 for name, lines in metrics("killed").items() if "0.05" in name)
+    )
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = metrics("killed")
@@ -64,10 +83,13 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys):
     assert "scaffold-sgd.lr=0.1-s0" not in before
     assert call(["resume", "killed"]) == 0
     after = metrics("killed")
-    assert after["scaffold-sgd.lr=0.02-s0"] == before["scaffold-sgd.lr=0.02-s0"]  # seconds and all: not run again
+    # seconds and all: not run again
+    assert after["scaffold-sgd.lr=0.02-s0"] == before["scaffold-sgd.lr=0.02-s0"]
     saved = before["scaffold-sgd.lr=0.05-s0"][:-1]  # the last line may have lacked its checkpoint
     assert after["scaffold-sgd.lr=0.05-s0"][: len(saved)] == saved
-    assert [json.loads(line)["round"] for line in after["scaffold-sgd.lr=0.05-s0"]] == list(range(1, 7))
+    assert [json.loads(line)["round"] for line in after["scaffold-sgd.lr=0.05-s0"]] == list(
+        range(1, 7)
+    )
     assert call([*SWEEP, "--out", "whole"]) == 0
     assert models("killed") == models("whole")
 
@@ -85,7 +107,8 @@ def test_two_processes_share_a_sweep(capsys):
     assert len(finished[0] | finished[1]) == 6
     assert all(finished)
     assert all(
-        [json.loads(line)["round"] for line in lines] == list(range(1, 7)) for lines in metrics("shared").values()
+        [json.loads(line)["round"] for line in lines] == list(range(1, 7))
+        for lines in metrics("shared").values()
     )
 
 

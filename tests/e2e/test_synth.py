@@ -19,26 +19,40 @@ def test_a_synthetic_set_comes_with_its_certificate_and_can_be_used_as_data(caps
     assert call(["synth", "digits", "--epsilon", "2", "--samples", "200", "--out", "made"]) == 0
     out = capsys.readouterr().out
     assert "200 synthetic examples of digits" in out
-    assert "eps 2 (add/remove)" in out
+    assert "eps 2 (zero-out)" in out
     certificate = json.loads(Path("made/certificate.json").read_text())
     blob = Path("made/synthetic.npz").read_bytes()
     assert certificate["sha256"] == hashlib.sha256(blob).hexdigest()
-    assert certificate["epsilon"]["add/remove"] == pytest.approx(2.0, rel=1e-6)
+    assert certificate["epsilon"]["zero-out"] == pytest.approx(2.0, rel=1e-6)
     assert certificate["epsilon"]["replace"] > 2
     assert {line["event"]["kind"] for line in certificate["releases"]} == {"Gaussian"}
     made = np.load("made/synthetic.npz")
     assert made["x"].shape == (200, 1, 8, 8)
     assert np.bincount(made["y"], minlength=10).sum() == 200
     assert Path("made/sheet.png").stat().st_size > 1000
-    assert call(["run", "fedavg", "--data", "made/synthetic.npz", "--rounds", "1", "--workers", "0"]) == 0
+    assert (
+        call(["run", "fedavg", "--data", "made/synthetic.npz", "--rounds", "1", "--workers", "0"])
+        == 0
+    )
 
 
 def test_a_gan_costs_its_labels_too(capsys):
-    args = ["--generator", "gan", "--gan.epochs", "1", "--gan.width", "4", "--gan.batch", "400", "--samples", "20"]
+    args = [
+        "--generator",
+        "gan",
+        "--gan.epochs",
+        "1",
+        "--gan.width",
+        "4",
+        "--gan.batch",
+        "400",
+        "--samples",
+        "20",
+    ]
     assert call(["synth", "digits", "--epsilon", "3", *args, "--out", "made"]) == 0
     certificate = json.loads(Path("made/certificate.json").read_text())
     assert {line["event"]["kind"] for line in certificate["releases"]} == {"Pure", "Gaussian"}
-    assert 2 < certificate["epsilon"]["add/remove"] <= 3
+    assert 2 < certificate["epsilon"]["zero-out"] <= 3
     assert len(np.load("made/synthetic.npz")["y"]) == 20
 
 
@@ -54,7 +68,9 @@ def test_a_folder_that_is_taken_is_refused(capsys):
     assert "there is a synthetic set already" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--epsilon=0", "--samples=-1", "--delta=1", "--generator=vae", "--gan.batch=0"])
+@pytest.mark.parametrize(
+    "flag", ["--epsilon=0", "--samples=-1", "--delta=1", "--generator=vae", "--gan.batch=0"]
+)
 def test_bad_input_is_one_line(flag, capsys):
     assert call(["synth", "digits", flag]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -62,7 +78,9 @@ def test_bad_input_is_one_line(flag, capsys):
 
 def test_augment_puts_dafl_in_front_of_another_method(capsys):
     args = ["--split", "label:1", "--rounds", "2", "--workers", "0", "--out", "made"]
-    assert call(["run", "fedprox", "--mu", "0.5", "--augment", "dafl", "--gamma", "0.5", *args]) == 0
+    assert (
+        call(["run", "fedprox", "--mu", "0.5", "--augment", "dafl", "--gamma", "0.5", *args]) == 0
+    )
     out = capsys.readouterr().out
     assert "eps 1 for one example against the server" in out
     assert 'method = "fedprox:rounds=2,mu=0.5"' in Path("made/config.toml").read_text()

@@ -20,7 +20,11 @@ def spoilt(sent):
     name = next(f.name for f in fields(sent) if isinstance(getattr(sent, f.name), Params))
     point = Params(getattr(sent, name))
     first = next(iter(point))
-    point[first] = torch.full_like(point[first], float("nan")) if kind == "nan" else point[first].reshape(-1)[:1]
+    point[first] = (
+        torch.full_like(point[first], float("nan"))
+        if kind == "nan"
+        else point[first].reshape(-1)[:1]
+    )
     return replace(sent, **{name: point})
 
 
@@ -36,9 +40,13 @@ def reply(self, content):
         given = unpack(blob)
         return letter(word, said, packed(pack(replace(given, sent=spoilt(given.sent)))))
     if kind == "huge":
-        return letter(word, said, packed(torch.zeros(40 << 20, dtype=torch.uint8).random_().numpy().tobytes()))
+        return letter(
+            word, said, packed(torch.zeros(40 << 20, dtype=torch.uint8).random_().numpy().tobytes())
+        )
     if kind == "stale":
-        return letter(word, said | {"ask": f"{about['head']['ask'].partition('@')[0]}@99"}, packed(blob))
+        return letter(
+            word, said | {"ask": f"{about['head']['ask'].partition('@')[0]}@99"}, packed(blob)
+        )
     if kind == "garbage":
         return letter(word, said, packed(b"garbage" * 100))
     return answer

@@ -20,7 +20,18 @@ from tacit.apps.gate import Gate
 from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.site import Refused, Site
 from tacit.codec import pack, unpack
-from tacit.core import BadInput, BudgetReached, Call, Fixed, NonPrivate, Params, Poisson, Pure, Release, params_of
+from tacit.core import (
+    BadInput,
+    BudgetReached,
+    Call,
+    Fixed,
+    NonPrivate,
+    Params,
+    Poisson,
+    Pure,
+    Release,
+    params_of,
+)
 from tacit.data.partition import Split
 from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
 from tacit.engines.node import Answer, Head, sample_rng
@@ -114,7 +125,11 @@ def test_a_site_that_restarts_keeps_its_state(site):
     ask(site, first)
     again = Site(site.name, site.dataset, site.folder, noise="seeded")
     kept = ask(again, scaffold_train(x=X, c=zero, sgd=SGD()), round=1, accepted=f"{first.task}@0")
-    afresh = ask(Site("x", site.dataset, site.folder / "y", noise="seeded"), scaffold_train(x=X, c=zero, sgd=SGD()), 1)
+    afresh = ask(
+        Site("x", site.dataset, site.folder / "y", noise="seeded"),
+        scaffold_train(x=X, c=zero, sgd=SGD()),
+        1,
+    )
     assert not torch.equal(*(next(iter(a.sent.dy.values())) for a in (kept, afresh)))
 
 
@@ -135,7 +150,10 @@ def test_no_letter_stops_a_site(site):
         assert word == "refused"
         assert "\n" not in said["why"]
     site.limit = 1000
-    assert "at most 1,000" in opened(site.reply(letter("ask", good, packed(pack(call)))), 1 << 20)[1]["why"]
+    assert (
+        "at most 1,000"
+        in opened(site.reply(letter("ask", good, packed(pack(call)))), 1 << 20)[1]["why"]
+    )
     site.limit = 1 << 20
     assert opened(site.reply(letter("ask", good, packed(pack(call)))), 1 << 20)[0] == "answer"
 
@@ -143,8 +161,13 @@ def test_no_letter_stops_a_site(site):
 def test_words_of_an_unforeseen_error_stay_at_the_site(site, monkeypatch):
     monkeypatch.setattr(site, "answer", lambda *_: 1 / 0)
     call = train(x=X, sgd=SGD())
-    content = letter("ask", {"charter": asdict(CHARTER), "head": asdict(head(call))}, packed(pack(call)))
-    assert opened(site.reply(content), 1000)[1]["why"] == "failed with ZeroDivisionError; see the site's log"
+    content = letter(
+        "ask", {"charter": asdict(CHARTER), "head": asdict(head(call))}, packed(pack(call))
+    )
+    assert (
+        opened(site.reply(content), 1000)[1]["why"]
+        == "failed with ZeroDivisionError; see the site's log"
+    )
 
 
 def test_a_budget_counts_all_runs(site):
@@ -189,7 +212,10 @@ def test_reports_about_a_personal_model_are_not_private_for_its_training_data(si
     site.metrics = 0.5
     report = tally_own(method=method, s=method.init(X))
     answer = ask(site, report, kind="look")
-    assert [(line.owner, type(line.event)) for line in answer.ledger] == [("1", NonPrivate), ("test:1", Pure)]
+    assert [(line.owner, type(line.event)) for line in answer.ledger] == [
+        ("1", NonPrivate),
+        ("test:1", Pure),
+    ]
     spent = read_ledger(site.folder / RUN / "1" / "ledger.jsonl")
     assert privacy.epsilon(spent, unit="example", observer="server", delta=1e-5) == math.inf
     assert privacy.reason(spent) == "metrics of a personal model depend on its training data"
@@ -197,7 +223,9 @@ def test_reports_about_a_personal_model_are_not_private_for_its_training_data(si
     with pytest.raises(BudgetReached):
         ask(site, report, 1, kind="look")
     site.budget, other = math.inf, replace(CHARTER, run="d" * 16)
-    assert [line.owner for line in ask(site, tally(x=X), 1, kind="look", charter=other).ledger] == ["test:1"]
+    assert [line.owner for line in ask(site, tally(x=X), 1, kind="look", charter=other).ledger] == [
+        "test:1"
+    ]
 
 
 def test_one_training_example_moves_the_report_about_a_personal_model(tmp_path):
@@ -209,12 +237,17 @@ def test_one_training_example_moves_the_report_about_a_personal_model(tmp_path):
     counts = []
     for name, examples in (("a", few.train), ("b", replace(few.train, y=y))):
         site = Site(name, replace(few, train=examples), tmp_path / name, noise="seeded")
-        counts.append(ask(site, tally_own(method=PFLDyn(), s=PFLDyn().init(X)), kind="look").sent.right)
+        counts.append(
+            ask(site, tally_own(method=PFLDyn(), s=PFLDyn().init(X)), kind="look").sent.right
+        )
     assert np.abs(np.subtract(*counts)).sum() > 1
 
 
 def test_the_gate_closes_quietly_while_a_site_waits(caplog):
-    """Flower answers a site only when there is something to say; a gate that closes must not wait for that."""
+    """Flower answers a site only when there is something to say.
+
+    A gate that closes must not wait for that.
+    """
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         gate = Gate(f"http://127.0.0.1:{silent.getsockname()[1]}", keys=None, limit=1 << 20)
         port = free_port()
@@ -224,7 +257,8 @@ def test_the_gate_closes_quietly_while_a_site_waits(caplog):
         forwarded, _ = silent.accept()  # the call has come through, and nobody answers it
         with forwarded:
             gate.close()
-            assert waiting.result(timeout=10).status_code == 503  # a site takes this for: come again
+            # a site takes this for: come again
+            assert waiting.result(timeout=10).status_code == 503
     assert [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING] == []
 
 
@@ -249,7 +283,9 @@ def test_who_takes_part_does_not_follow_from_what_sites_are_told(site, tmp_path,
     told = [v for v in asdict(engine.charter).values() if isinstance(v, int)]
     assert secret not in told
     for seed in told:
-        assert [list(S.ids) for S in chosen] != [law.pick(engine.everyone, sample_rng(seed, t)) for t in range(4)]
+        assert [list(S.ids) for S in chosen] != [
+            law.pick(engine.everyone, sample_rng(seed, t)) for t in range(4)
+        ]
 
 
 def test_the_secret_of_the_samples_is_kept_for_a_resumed_run(tmp_path):
@@ -288,7 +324,11 @@ def test_sites_must_agree(site, tmp_path):
         agreed({"0": one, "1": replace(one, name="c", classes=("a", "b"))})
 
 
-GOOD = Answer(Update(dx=X, n=3), False, [Release("t", "example", "1", "server", NonPrivate("because"), ((0, 0),))])
+GOOD = Answer(
+    Update(dx=X, n=3),
+    False,
+    [Release("t", "example", "1", "server", NonPrivate("because"), ((0, 0),))],
+)
 
 
 def spoilt(**change):
@@ -328,7 +368,8 @@ def test_shapes_must_be_those_of_the_others(odd, why):
     assert left_out[0] == "1"
     assert why in left_out[1]
     assert misfits({"0": good, "1": bad}, call).keys() == {"1"}  # of as many, the call's are right
-    assert misfits({"0": bad, "1": bad, "2": good}, call).keys() == {"2"}  # a compression, which one has left out
+    # a compression, which one has left out
+    assert misfits({"0": bad, "1": bad, "2": good}, call).keys() == {"2"}
     assert misfits({}, call) == {}
 
 

@@ -36,7 +36,9 @@ def check_scaffold(at):
     state, accepted = RunDir.open(at.folder / "run").checkpoint()
     run = json.loads((at.folder / "run" / "sites.json").read_text())["run"]
     kept = [
-        codec.load(at.folder / "stores" / name / run / str(i) / f"{accepted[str(i)]}.safetensors")["c"]
+        codec.load(at.folder / "stores" / name / run / str(i) / f"{accepted[str(i)]}.safetensors")[
+            "c"
+        ]
         for i, name in enumerate(NAMES)
     ]
     for k, v in mean(kept).items():
@@ -93,7 +95,9 @@ def test_a_resumed_coordinator_samples_as_it_would_have(hospitals):
     secret = read_sample_seed(at.folder / "run")
     assert at.serve(at.folder / "run").wait(timeout=200) == 0, at.log("run")
     assert read_sample_seed(at.folder / "run") == secret
-    took_part = {(line.owner, t) for line in RunDir.open(at.folder / "run").ledger() for t in rounds_of(line)}
+    took_part = {
+        (line.owner, t) for line in RunDir.open(at.folder / "run").ledger() for t in rounds_of(line)
+    }
     assert {i for i in took_part if not i[0].startswith("test:")} == {
         (i, t) for t in range(6) for i in Fixed(1).pick("012", sample_rng(secret, t))
     }
@@ -132,7 +136,9 @@ def test_a_bad_reply_is_dropped_by_name(hospitals, kind, why):
     at = hospitals
     at.join_all(*NAMES[:2])
     at.join(NAMES[2], rogue=kind)
-    assert at.serve(at.experiment("fedavg", 2), deadline=20, max_message=16).wait(timeout=200) == 0, at.log("run")
+    assert (
+        at.serve(at.experiment("fedavg", 2), deadline=20, max_message=16).wait(timeout=200) == 0
+    ), at.log("run")
     for line in at.metrics():
         assert set(line["failed"]) == {"2"}
         assert line["failed"]["2"].startswith("hospital-c: ")

@@ -4,7 +4,12 @@ import stat
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from tacit.apps import keys
 from tacit.cli.main import call
@@ -65,7 +70,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch, capsys, ar
     call(["keys", "new", "hospital-a"])
     call(["keys", "add", "keys", "hospital-a", "hospital-a.pub"])
     other = ed25519.Ed25519PrivateKey.generate()
-    (tmp_path / "other.pub").write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    (tmp_path / "other.pub").write_bytes(
+        other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
     before = (tmp_path / "keys" / "sites.json").read_bytes()
     capsys.readouterr()
     assert call(["keys", *args]) == 2
@@ -82,8 +89,16 @@ REFUSED = {
     "serve e.toml --insecure --port 99999": ["port = 99999", "at least 1", "at most 65535"],
     "serve e.toml --insecure --port 0": ["port = 0", "at least 1"],
     "serve e.toml --insecure --keys keys": ["--insecure", "contradicts --keys"],
-    "join --server a:99999 --name a --data digits --key a.key --ca ca.crt": ["--server", "'a:99999'", "65535"],
-    "join --server a:0 --name a --data digits --key a.key --ca ca.crt": ["--server", "'a:0'", "from 1"],
+    "join --server a:99999 --name a --data digits --key a.key --ca ca.crt": [
+        "--server",
+        "'a:99999'",
+        "65535",
+    ],
+    "join --server a:0 --name a --data digits --key a.key --ca ca.crt": [
+        "--server",
+        "'a:0'",
+        "from 1",
+    ],
     f"{HERE} --insecure --key a.key": ["--insecure", "contradicts --key,"],
     f"{HERE} --insecure --key a.key --ca ca.crt": ["--insecure", "contradicts --key and --ca"],
     f"{HERE} --key a.key": ["--key and --ca: needed"],

@@ -41,7 +41,9 @@ def same_as_a_simulation(at, method, setting="", more="", **flags):
     # The same state, too: control variates and the like.
     a, b = (RunDir.open(folder).checkpoint() for folder in (there, here))
     assert a[1] == b[1]
-    assert [line["round"] for line in at.metrics(method)] == [line["round"] for line in RunDir.open(here).metrics()]
+    assert [line["round"] for line in at.metrics(method)] == [
+        line["round"] for line in RunDir.open(here).metrics()
+    ]
     # The ledger has what the simulation has, and what the sites report about how good a model is.
     lines = {repr(line) for line in RunDir.open(there).ledger() if line.what != "metrics"}
     assert lines == {repr(line) for line in RunDir.open(here).ledger()}
@@ -55,10 +57,20 @@ def test_sites_are_not_told_who_is_sampled(open_hospitals):
     experiment = at.experiment("dp_fedavg", 3, more="q = 0.5")
     assert at.serve(experiment, out="secret").wait(timeout=100) == 0, at.log("secret")
     secret = read_sample_seed(at.folder / "secret")
-    ledger = [line for line in RunDir.open(at.folder / "secret").ledger() if line.what == "dp_fedavg.train"]
-    took_part = [{i.owner for i in ledger if any(a <= t <= b for a, b in i.rounds)} for t in range(3)]
+    ledger = [
+        line
+        for line in RunDir.open(at.folder / "secret").ledger()
+        if line.what == "dp_fedavg.train"
+    ]
+    took_part = [
+        {i.owner for i in ledger if any(a <= t <= b for a, b in i.rounds)} for t in range(3)
+    ]
     assert took_part == [set(Poisson(0.5).pick("012", sample_rng(secret, t))) for t in range(3)]
-    files = [file for file in at.folder.rglob("*") if file.is_file() and str(secret).encode() in file.read_bytes()]
+    files = [
+        file
+        for file in at.folder.rglob("*")
+        if file.is_file() and str(secret).encode() in file.read_bytes()
+    ]
     assert [file.name for file in files] == ["samples.secret"]
 
 
@@ -81,10 +93,18 @@ def test_only_registered_sites_reach_only_the_fleet(hospitals):
     assert "its certificate is not of the authority" in at.log("hospital-a")
     assert plain.wait(timeout=40) == 1
     assert "no connection" in at.log("hospital-b")
-    # The control and runtime APIs are not there, with or without a known key; nor is self-registration.
+    # The control and runtime APIs are not there, with or without a known key; nor is
+    # self-registration.
     trusted = ssl.create_default_context(cafile=str(at.keys / "ca.crt"))
-    with httpx.Client(base_url=f"https://127.0.0.1:{at.port}", verify=trusted, trust_env=False) as client:
-        for path in ("control/start-run", "control/register-node", "runtime/acquire-task", "fleet/register-node"):
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{at.port}", verify=trusted, trust_env=False
+    ) as client:
+        for path in (
+            "control/start-run",
+            "control/register-node",
+            "runtime/acquire-task",
+            "fleet/register-node",
+        ):
             assert client.post(f"/v1/{path}").status_code == 404, path
         assert client.get("/docs").status_code == 404
         assert client.post("/v1/fleet/../control/list-runs").status_code == 404
@@ -95,7 +115,12 @@ def test_only_registered_sites_reach_only_the_fleet(hospitals):
 
 def test_insecure_stays_on_loopback(capsys):
     assert call(["serve", "x.toml", "--insecure", "--host", "0.0.0.0"]) == 2
-    assert call(["join", "--server", "192.0.2.1:9092", "--name", "a", "--data", "digits", "--insecure"]) == 2
+    assert (
+        call(
+            ["join", "--server", "192.0.2.1:9092", "--name", "a", "--data", "digits", "--insecure"]
+        )
+        == 2
+    )
     assert call(["join", "--server", "127.0.0.1:9092", "--name", "a", "--data", "digits"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert [("only on loopback" in e, "--key and --ca: needed" in e) for e in errors] == [
@@ -134,7 +159,9 @@ def test_a_public_set_at_the_coordinator(hospitals):
     experiment = at.experiment("kd_dpfl", 2, more="per_round = 3\nm = 1")
     experiment.write_text(experiment.read_text().replace("label:2", split))
     at.join_all(split=split)
-    assert at.serve(experiment, public=at.folder / "public.npz").wait(timeout=180) == 0, at.log("run")
+    assert at.serve(experiment, public=at.folder / "public.npz").wait(timeout=180) == 0, at.log(
+        "run"
+    )
     assert call(["run", str(experiment), "--out", str(at.folder / "here")]) == 0
     models = [(at.folder / folder / "model.safetensors").read_bytes() for folder in ("run", "here")]
     assert models[0] == models[1]
@@ -144,7 +171,9 @@ def test_a_public_set_at_the_coordinator(hospitals):
 @pytest.mark.timeout(200)
 def test_the_example(tmp_path):
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run([EXAMPLE / "start.sh", tmp_path / "work", str(free_port())], env=env, check=True, timeout=60)
+    subprocess.run(
+        [EXAMPLE / "start.sh", tmp_path / "work", str(free_port())], env=env, check=True, timeout=60
+    )
     pids = [int(pid) for pid in (tmp_path / "work" / "pids").read_text().split()]
     try:
         wait_for(lambda: not alive(pids[-1]), 150, "the end of the run")

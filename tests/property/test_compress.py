@@ -27,7 +27,10 @@ def numbers(n, seed=0):
 
 
 def algorithm_3(n, r):
-    """The matrix line by line as the paper has it, in exact arithmetic; None where its rows do not tile the columns."""
+    """The matrix line by line as the paper has it, in exact arithmetic.
+
+    None where its rows do not tile the columns.
+    """
     rows, z = int(r * n), int(1 / r)
     count = n - z * rows
     if rows == 0 or count > rows:
@@ -53,7 +56,10 @@ def test_measuring_is_the_product_with_the_papers_matrix(n, rate):
 
 
 def test_the_papers_matrix_exists_for_every_layer_of_a_real_network():
-    """CUAG-PFL's CNN on CIFAR-10: the layers that are too small for Algorithm 3 are smaller than its smallest."""
+    """CUAG-PFL's CNN on CIFAR-10.
+
+    The layers that are too small for Algorithm 3 are smaller than its smallest.
+    """
     for n in (4800, 64, 102400, 614400, 384, 73728, 192, 1920, 10):
         for r in (Fraction(k, 10) for k in range(1, 11)):
             rows, z = int(r * n), int(1 / r)
@@ -98,11 +104,16 @@ def test_dynamic_rates_are_tenths_between_bounds(norms, a, b):
             assert got[layer] == r_max
 
 
-@given(st.sampled_from(["none", "binary:dynamic", "binary:0.3", "gaussian:0.4", "bernoulli:dynamic"]), st.booleans())
+@given(
+    st.sampled_from(["none", "binary:dynamic", "binary:0.3", "gaussian:0.4", "bernoulli:dynamic"]),
+    st.booleans(),
+)
 @settings(max_examples=20, deadline=None)
 def test_compression_is_linear_and_keeps_the_mark(word, released):
     c = Compressor.of(word)
-    x, y = (Params(a=numbers((5, 40), s), b=numbers(700, s + 1), c=numbers(2, s + 2)) for s in (0, 10))
+    x, y = (
+        Params(a=numbers((5, 40), s), b=numbers(700, s + 1), c=numbers(2, s + 2)) for s in (0, 10)
+    )
     rates = c.rates(x)
     small = c.compress(x.as_released(released), rates)
     both = c.compress(x + 2.0 * y, rates)
@@ -134,7 +145,10 @@ print(max(took), grown * 1024 / (4 * n))
 
 
 def test_fifteen_million_numbers_are_measured_in_time_and_memory():
-    """VGG-16 has as many: 0.3 s of one core, and at most one more copy, which a rate of 1 needs for its result."""
+    """VGG-16 has as many.
+
+    0.3 s of one core, and at most one more copy, which a rate of 1 needs for its result.
+    """
     done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
     seconds, copies = map(float, done.stdout.split())
     assert seconds < 0.3

@@ -35,7 +35,9 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, int]:
 def holder_problem(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, int, int]:
     """Draw a problem in which every present class has enough examples for any k."""
     classes, clients = draw(st.integers(1, 12)), draw(st.integers(1, 25))
-    counts = np.array(draw(st.lists(st.sampled_from([0, 0, 7, 30]), min_size=classes, max_size=classes)))
+    counts = np.array(
+        draw(st.lists(st.sampled_from([0, 0, 7, 30]), min_size=classes, max_size=classes))
+    )
     counts[0] = max(counts[0], 1)
     train = np.repeat(np.arange(classes), np.where(counts > 0, counts + clients, 0))
     k = draw(st.integers(1, int((counts > 0).sum())))
@@ -72,11 +74,19 @@ def attempt(*args, **kwargs) -> Split | str:
 
 def same(one: Split, other: Split) -> bool:
     pairs = [*zip(one.train, other.train, strict=True), *zip(one.test, other.test, strict=True)]
-    return all(np.array_equal(a, b) for a, b in pairs) and (one.relabel, one.noise) == (other.relabel, other.noise)
+    return all(np.array_equal(a, b) for a, b in pairs) and (one.relabel, one.noise) == (
+        other.relabel,
+        other.noise,
+    )
 
 
 @quick
-@given(problems(), seeds, betas, st.sampled_from(["iid", "dirichlet", "dirichlet-client", "quantity", "feature-noise"]))
+@given(
+    problems(),
+    seeds,
+    betas,
+    st.sampled_from(["iid", "dirichlet", "dirichlet-client", "quantity", "feature-noise"]),
+)
 def test_schemes_that_use_every_row(problem, seed, beta, name):
     train, test, clients, classes = problem
     scheme = {"iid": "iid", "feature-noise": "feature-noise:0.1"}.get(name, f"{name}:{beta}")
@@ -109,7 +119,9 @@ def test_label_gives_exactly_k_classes_divided_evenly(problem, seed):
         assert shares.sum() == (train == label).sum()
     if clients * k >= len(present):
         assert counts.sum() == len(train)
-    assert same(result, split(f"label:{k}", train, test, clients=clients, classes=classes, seed=seed))
+    assert same(
+        result, split(f"label:{k}", train, test, clients=clients, classes=classes, seed=seed)
+    )
 
 
 @quick
@@ -175,7 +187,16 @@ def test_few_examples_give_exactly_k_classes_or_a_refusal(problem, seed, k, name
         assert result.startswith(f"split = '{name}:{k}': ")
 
 
-SEEDED = ["iid", "label:2", "dirichlet:0.5", "dirichlet-client:0.5", "quantity:1", "acid:3", "alid:3", "sizes:5x40"]
+SEEDED = [
+    "iid",
+    "label:2",
+    "dirichlet:0.5",
+    "dirichlet-client:0.5",
+    "quantity:1",
+    "acid:3",
+    "alid:3",
+    "sizes:5x40",
+]
 
 
 @pytest.mark.parametrize("scheme", [*SEEDED, "feature-noise:1"])
@@ -186,7 +207,15 @@ def test_another_seed_gives_another_split(scheme):
     assert not all(np.array_equal(a, b) for a, b in zip(one.test, other.test, strict=True))
 
 
-LARGE = ["iid", "label:2", "dirichlet:1e-6", "dirichlet:0.1", "dirichlet-client:1e-6", "quantity:1e-6", "alid:5"]
+LARGE = [
+    "iid",
+    "label:2",
+    "dirichlet:1e-6",
+    "dirichlet:0.1",
+    "dirichlet-client:1e-6",
+    "quantity:1e-6",
+    "alid:5",
+]
 
 
 @pytest.mark.timeout(20)

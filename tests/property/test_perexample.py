@@ -63,7 +63,17 @@ def assert_agree(model, loss, x, y, clip=0.5, micro=64):
 def test_conv2d(n, size, kernel, stride, padding, dilation, groups, bias, layout, mode):
     torch.manual_seed(0)
     stride = (1, 1) if padding == "same" else stride
-    layer = nn.Conv2d(4, 6, kernel, stride, padding, dilation=dilation, groups=groups, bias=bias, padding_mode=mode)
+    layer = nn.Conv2d(
+        4,
+        6,
+        kernel,
+        stride,
+        padding,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+        padding_mode=mode,
+    )
     model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Tanh(), layer)
     x = torch.randn(n, 4, *size)
     x = x.to(memory_format=torch.channels_last) if layout else x
@@ -91,12 +101,18 @@ def test_transposed_conv2d(n, kernel, stride, padding, extra, groups, bias):
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Conv1d(4, 6, 3, 2, 1), nn.Conv1d(9, 6, 3), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)]
+    "layer",
+    [nn.Conv1d(4, 6, 3, 2, 1), nn.Conv1d(9, 6, 3), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)],
 )
 def test_one_dimension(layer):
     channels = layer.in_channels
     x = torch.randn(3, channels, 9)
-    assert_agree(nn.Sequential(nn.Conv1d(channels, channels, 1), layer), squared, x, torch.randn(layer(x).shape))
+    assert_agree(
+        nn.Sequential(nn.Conv1d(channels, channels, 1), layer),
+        squared,
+        x,
+        torch.randn(layer(x).shape),
+    )
 
 
 @given(n=st.integers(1, 6), middle=st.sampled_from([(), (3,), (2, 2)]), bias=st.booleans())
@@ -109,7 +125,13 @@ def test_linear(n, middle, bias):
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LayerNorm([4, 5, 5]), nn.LayerNorm(5)]
+    "norm",
+    [
+        nn.GroupNorm(2, 4),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.LayerNorm([4, 5, 5]),
+        nn.LayerNorm(5),
+    ],
 )
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_norms(norm, layout):
@@ -123,7 +145,9 @@ def test_norms(norm, layout):
 def test_embedding_adds_up_an_index_met_twice(index):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(15, 2))
-    assert_agree(model, per_example_loss, torch.tensor(index), torch.zeros(len(index), dtype=torch.int64))
+    assert_agree(
+        model, per_example_loss, torch.tensor(index), torch.zeros(len(index), dtype=torch.int64)
+    )
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -132,7 +156,8 @@ def test_embedding_adds_up_an_index_met_twice(index):
     [
         nn.Conv2d(1, 6, 3, 2, 1),  # one channel: copied along the image's rows
         nn.ConvTranspose2d(8, 1, 4, 2, 1),
-        nn.Conv2d(2, 6, 4, 2, 1),  # few channels, and a row left over: the input's gradient is folded
+        # few channels, and a row left over: the input's gradient is folded
+        nn.Conv2d(2, 6, 4, 2, 1),
         nn.Conv2d(9, 6, 3, (1, 2), 1, dilation=2),  # many: torch's own
     ],
 )
@@ -140,7 +165,12 @@ def test_few_and_many_channels(layer, layout):
     torch.manual_seed(0)
     channels = layer.in_channels
     x = torch.randn(3, channels, 7, 8).contiguous(memory_format=layout)
-    assert_agree(nn.Sequential(nn.Conv2d(channels, channels, 1), layer), squared, x, torch.randn(layer(x).shape))
+    assert_agree(
+        nn.Sequential(nn.Conv2d(channels, channels, 1), layer),
+        squared,
+        x,
+        torch.randn(layer(x).shape),
+    )
 
 
 @pytest.mark.parametrize("numbers", [1, 2000])
@@ -167,7 +197,10 @@ def test_gram_form_of_a_large_layer_agrees():
 
 @pytest.mark.parametrize("apart", [1e-1, 1e-2, 1e-3, 1e-4])
 def test_gram_form_does_not_pass_the_clip_where_positions_cancel(apart):
-    """Two positions with almost opposite gradients: what is left of them is small against what is rounded."""
+    """Two positions with almost opposite gradients.
+
+    What is left of them is small against what is rounded.
+    """
     model = nn.Linear(512, 512, bias=False)
     seen, back = torch.randn(8, 1, 512), torch.randn(8, 1, 512)
     x, y = torch.cat([seen, (1 + apart) * seen], 1), torch.cat([back, -back], 1)
@@ -192,7 +225,9 @@ def test_micro_batches_change_nothing(micro):
 
 def test_an_empty_batch_gives_zero():
     model = nn.Linear(4, 3)
-    total, norms = clipped_sum(model, per_example_loss, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 1.0)
+    total, norms = clipped_sum(
+        model, per_example_loss, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 1.0
+    )
     assert all(not t.any() for t in total.values())
     assert len(norms) == 0
 

@@ -28,7 +28,8 @@ def squared(model, x, y):
 def opacus_clipped_sum(model, x, y):
     """Return the clipped sum and the norms from Opacus' gradient of each example.
 
-    It gets a contiguous copy: Opacus 1.6 computes wrong gradients of convolutions and norms for channels-last inputs.
+    It gets a contiguous copy: Opacus 1.6 computes wrong gradients of convolutions and norms for
+    channels-last inputs.
     """
     x = x.contiguous()
     private = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
@@ -66,7 +67,10 @@ def assert_agree(model, x):
 def test_conv2d(n, size, channels, kernel, stride, padding, dilation, bias, layout):
     torch.manual_seed(0)
     inside, outside, groups = channels
-    kernel = tuple(min(k, (s + 2 * p - 1) // dilation + 1) for k, s, p in zip(kernel, size, padding, strict=True))
+    kernel = tuple(
+        min(k, (s + 2 * p - 1) // dilation + 1)
+        for k, s, p in zip(kernel, size, padding, strict=True)
+    )
     layer = nn.Conv2d(inside, outside, kernel, stride, padding, dilation, groups, bias)
     model = nn.Sequential(nn.Conv2d(inside, inside, 1), nn.Tanh(), layer)
     assert_agree(model, torch.randn(n, inside, *size).contiguous(memory_format=layout))
@@ -127,5 +131,7 @@ def test_norms(n, size, norm, layout):
 
 
 def test_instance_norm_in_one_dimension():
-    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Tanh(), nn.Conv1d(4, 2, 1))
+    model = nn.Sequential(
+        nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Tanh(), nn.Conv1d(4, 2, 1)
+    )
     assert_agree(model, torch.randn(3, 2, 8))

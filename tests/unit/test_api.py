@@ -14,9 +14,15 @@ from tacit.methods.fedavg import FedAvg
 
 def test_the_room_and_the_function_have_one_name(tmp_path):
     for k in range(2):  # the second call finds the module imported
-        assert 0 <= tacit.run("fedavg:rounds=1", clients=3, workers=0, out=tmp_path / str(k)).accuracy <= 1
+        assert (
+            0
+            <= tacit.run("fedavg:rounds=1", clients=3, workers=0, out=tmp_path / str(k)).accuracy
+            <= 1
+        )
     assert tacit.resume(tmp_path / "0").metrics[0]["round"] == 1
-    both = tacit.compare(["fedavg:rounds=1", "local:rounds=1"], clients=3, workers=0, out=tmp_path / "both")
+    both = tacit.compare(
+        ["fedavg:rounds=1", "local:rounds=1"], clients=3, workers=0, out=tmp_path / "both"
+    )
     assert [row.method for row in both.rows] == ["fedavg:rounds=1", "local:rounds=1"]
 
 
@@ -33,7 +39,10 @@ def test_names_are_found_in_a_fresh_interpreter_without_importing_torch_first():
     ("keywords", "words"),
     [
         ({"rounds": 1}, ["rounds = 1", "method settings go in the word: fedavg:rounds=1"]),
-        ({"sgd": {"lr": 0.1}}, ["sgd = {'lr': 0.1}", "method settings go in the word: fedavg:sgd."]),
+        (
+            {"sgd": {"lr": 0.1}},
+            ["sgd = {'lr': 0.1}", "method settings go in the word: fedavg:sgd."],
+        ),
         ({"splitt": "iid"}, ["keyword = 'splitt'", "did you mean 'split'", "clients"]),
         ({"augment": "dafl"}, ["keyword = 'augment'", "data, split, clients"]),
         ({"clients": "ten"}, ["clients = 'ten'", "integer"]),
@@ -70,11 +79,23 @@ def test_what_is_no_method_and_what_is_no_number_is_refused():
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
-    run = tacit.run("fedavg:rounds=1", clients=np.int64(3), delta=np.float32(1e-6), workers=0, out=tmp_path / "run")
+    run = tacit.run(
+        "fedavg:rounds=1",
+        clients=np.int64(3),
+        delta=np.float32(1e-6),
+        workers=0,
+        out=tmp_path / "run",
+    )
     assert run.experiment.setting.clients == 3
 
 
 def test_the_public_functions_say_what_they_take():
-    assert list(inspect.signature(tacit.run).parameters) == ["method", "data", "out", "watch", "setting"]
+    assert list(inspect.signature(tacit.run).parameters) == [
+        "method",
+        "data",
+        "out",
+        "watch",
+        "setting",
+    ]
     assert "eval_every" in (tacit.run.conduct.run.__doc__ or "")
     assert "repeats" in (tacit.compare.__doc__ or "")

@@ -46,7 +46,13 @@ def test_every_parameter_is_trained(name):
 
 def test_cuag_cnn_has_the_papers_size():
     size = params_of(build("cuag-cnn", (3, 32, 32), 10, 0)).size()
-    by_hand = (3 * 25 + 1) * 64 + (64 * 25 + 1) * 64 + (64 * 25 + 1) * 384 + (384 + 1) * 192 + (192 + 1) * 10
+    by_hand = (
+        (3 * 25 + 1) * 64
+        + (64 * 25 + 1) * 64
+        + (64 * 25 + 1) * 384
+        + (384 + 1) * 192
+        + (192 + 1) * 10
+    )
     assert size == by_hand == 797_962
     assert round(size * 4 * 300 / 2**30, 4) == 0.8918
 
@@ -55,7 +61,10 @@ def test_ldp_cnn_has_the_papers_layers():
     model = build("ldp-cnn", (1, 28, 28), 10, 0)
     convolutions = [m for m in model if isinstance(m, nn.Conv2d)]
     (linear,) = [m for m in model if isinstance(m, nn.Linear)]
-    assert [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions] == [(1, 16, (5, 5)), (16, 32, (5, 5))]
+    assert [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions] == [
+        (1, 16, (5, 5)),
+        (16, 32, (5, 5)),
+    ]
     assert (linear.in_features, linear.out_features) == (7 * 7 * 32, 10)
 
 
@@ -65,7 +74,10 @@ def test_other_sizes_by_hand():
     dafl = (25 + 1) * 16 + (16 * 25 + 1) * 32 + (32 * 16 + 1) * 128 + (128 + 1) * 10
     assert params_of(build("dafl-cnn", (1, 28, 28), 10, 0)).size() == dafl
     vgg = build("vgg16", (3, 32, 32), 10, 0)
-    assert sum(isinstance(m, nn.Conv2d) for m in vgg) + sum(isinstance(m, nn.Linear) for m in vgg) == 16
+    assert (
+        sum(isinstance(m, nn.Conv2d) for m in vgg) + sum(isinstance(m, nn.Linear) for m in vgg)
+        == 16
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, made in MODELS.items() if made.least])
@@ -109,7 +121,8 @@ def test_the_global_generator_is_left_as_it_was(name):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-# ---- the user's own -------------------------------------------------------------------------------------------------
+# ---- the user's own
+# -------------------------------------------------------------------------------------------------
 
 COUNT = itertools.count()
 
@@ -157,7 +170,10 @@ def test_own_class_is_made_with_shape_and_classes(own):
     name = f"{own(GOOD)}:Net"
     model = build(name, (6,), 3, 0)
     assert type(model).__name__ == "Net"
-    assert {k: tuple(v.shape) for k, v in params_of(model).items()} == {"layer.weight": (3, 6), "layer.bias": (3,)}
+    assert {k: tuple(v.shape) for k, v in params_of(model).items()} == {
+        "layer.weight": (3, 6),
+        "layer.bias": (3,),
+    }
     assert same(params_of(model), params_of(build(name, (6,), 3, 0)))
     assert not same(params_of(model), params_of(build(name, (6,), 3, 1)))
 
@@ -197,7 +213,9 @@ def test_missing_module():
 
 def test_missing_class(own):
     name = own(GOOD)
-    assert f"cannot be made (AttributeError: module '{name}' has no attribute 'Nett')" in refusal(f"{name}:Nett")
+    assert f"cannot be made (AttributeError: module '{name}' has no attribute 'Nett')" in refusal(
+        f"{name}:Nett"
+    )
 
 
 def test_not_a_module(own):
@@ -234,12 +252,18 @@ def test_batch_norm_is_refused_by_layer_name_with_the_fix(own, layer):
 
 
 def test_the_fix_it_names_is_taken(own):
-    name = own("def net():\n    return nn.Sequential(nn.Linear(6, 5), nn.GroupNorm(1, 5), nn.Linear(5, 3))")
+    name = own(
+        "def net():\n    return nn.Sequential(nn.Linear(6, 5), nn.GroupNorm(1, 5), nn.Linear(5, 3))"
+    )
     assert not list(build(f"{name}:net", (6,), 3, 0).buffers())
 
 
 @pytest.mark.parametrize(
-    "layer", ["nn.BatchNorm1d(5, track_running_stats=False)", "nn.InstanceNorm1d(5, track_running_stats=True)"]
+    "layer",
+    [
+        "nn.BatchNorm1d(5, track_running_stats=False)",
+        "nn.InstanceNorm1d(5, track_running_stats=True)",
+    ],
 )
 def test_other_layers_that_mix_examples_or_clients_are_refused(own, layer):
     name = own(f"def net():\n    return nn.Sequential(nn.Linear(6, 5), {layer}, nn.Linear(5, 3))")

@@ -22,17 +22,38 @@ def values(x):
 def test_sum_difference_and_multiples():
     assert values(X + Y) == {"w": [[1.5, -1.0], [2.0, 2.5]], "b": [-4.0]}
     assert values(X - Y) == {"w": [[0.5, -3.0], [4.0, -1.5]], "b": [12.0]}
-    assert values(2 * X) == values(X * 2) == values(X / 0.5) == {"w": [[2.0, -4.0], [6.0, 1.0]], "b": [8.0]}
+    assert (
+        values(2 * X)
+        == values(X * 2)
+        == values(X / 0.5)
+        == {"w": [[2.0, -4.0], [6.0, 1.0]], "b": [8.0]}
+    )
 
 
 def test_nothing_is_changed_in_place():
     before = {name: value.clone() for name, value in X.items()}
-    X + Y, X - Y, 3 * X, X / 3, X.zeros(), X.clipped(0.1), weighted_sum([(X, 2.0), (Y, 1.0)]), mean([X, Y])
+    (
+        X + Y,
+        X - Y,
+        3 * X,
+        X / 3,
+        X.zeros(),
+        X.clipped(0.1),
+        weighted_sum([(X, 2.0), (Y, 1.0)]),
+        mean([X, Y]),
+    )
     assert all(torch.equal(X[name], value) for name, value in before.items())
 
 
 def test_results_do_not_share_memory_with_what_they_came_from():
-    for made in (X + X.zeros(), X * 1.0, X / 1.0, X.clipped(1e9), weighted_sum([(X, 1.0)]), mean([X])):
+    for made in (
+        X + X.zeros(),
+        X * 1.0,
+        X / 1.0,
+        X.clipped(1e9),
+        weighted_sum([(X, 1.0)]),
+        mean([X]),
+    ):
         assert same(made, X)
         assert all(made[name].data_ptr() != X[name].data_ptr() for name in X)
 
@@ -55,7 +76,8 @@ def test_norm_and_size():
 
 
 def test_norm_is_summed_in_double_precision():
-    big = Params(w=torch.full((1000, 1000), 1e-3), b=torch.tensor([3e19]))  # its square does not fit in single
+    # its square does not fit in single
+    big = Params(w=torch.full((1000, 1000), 1e-3), b=torch.tensor([3e19]))
     assert big.norm() == pytest.approx(3e19, rel=1e-6)
     many = Params(w=torch.full((4_000_000,), 0.1))
     assert many.norm() == pytest.approx(0.1 * 2000, rel=1e-7)
@@ -89,7 +111,10 @@ def test_clipped_exceeds_its_bound_by_rounding_at_most():
 
 
 def test_weighted_sum_and_mean_by_hand():
-    assert values(weighted_sum([(X, 2.0), (Y, -1.0)])) == {"w": [[1.5, -5.0], [7.0, -1.0]], "b": [16.0]}
+    assert values(weighted_sum([(X, 2.0), (Y, -1.0)])) == {
+        "w": [[1.5, -5.0], [7.0, -1.0]],
+        "b": [16.0],
+    }
     assert values(mean([X, Y])) == {"w": [[0.75, -0.5], [1.0, 1.25]], "b": [-2.0]}
     assert values(mean([(X, 3), (Y, 1)])) == {"w": [[0.875, -1.25], [2.0, 0.875]], "b": [1.0]}
     assert same(mean([(X, 3), (Y, 1)]), mean([(X, 30), (Y, 10)]))

@@ -33,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def client(x, y, seed=0, model=None, round=0):
-    data = LocalData(Examples(torch.as_tensor(x).float(), torch.as_tensor(y)), np.arange(len(y)), (0.5,), (0.5,))
+    data = LocalData(
+        Examples(torch.as_tensor(x).float(), torch.as_tensor(y)), np.arange(len(y)), (0.5,), (0.5,)
+    )
     model = model or build("mlp", tuple(data.source.x.shape[1:]), CLASSES, 5)
     rng = np.random.default_rng(seed)
     return Client("0", round, data, data, model, {}, rng, "seeded", Ledger(), task="t.train")
@@ -49,11 +51,15 @@ def same_direction(g, y):
     return g
 
 
-# ------------------------------------------------------------------------------------------------------------ by hand
+# ------------------------------------------------------------------------------------------------------------
+# by hand
 
 
 def test_two_classes_on_a_line():
-    """Means 1 and 5; a point at 2 is 1 from the one and 9 from the other, squared; class 2 is nowhere."""
+    """Means 1 and 5; a point at 2 is 1 from the one and 9 from the other, squared.
+
+    Class 2 is nowhere.
+    """
     made = prototypes(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]), 3)
     assert made.points[:2].tolist() == [[1.0], [5.0]]
     assert made.known.tolist() == [True, True, False]
@@ -63,7 +69,9 @@ def test_two_classes_on_a_line():
 
 
 def test_examples_of_a_missing_class_count_for_nothing():
-    features = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.1, 0.0], [9.0, 9.0, 9.0]], requires_grad=True)
+    features = torch.tensor(
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.1, 0.0], [9.0, 9.0, 9.0]], requires_grad=True
+    )
     labels = torch.tensor([0, 1, 1, 2])
     loss = episode_loss(features, labels, 2, 3)
     (grad,) = torch.autograd.grad(loss, features)
@@ -117,7 +125,8 @@ def test_features_are_what_the_last_layer_sees_if_it_is_not_alone():
     assert features_of(cnn, torch.zeros(2, 3, 32, 32)).shape == (2, 192)
 
 
-# ------------------------------------------------------------------------------------------------------------ episodes
+# ------------------------------------------------------------------------------------------------------------
+# episodes
 
 
 @given(st.integers(1, 130), st.integers(1, 60))
@@ -170,21 +179,31 @@ def test_training_separates_the_classes():
 @pytest.mark.parametrize("private", [None, Private(1.0, 1.0, 1.0, 2.0)])
 def test_few_examples_and_few_classes(n, classes, private):
     me = random_client(n, classes=classes)
-    y = Episodes(steps=3).fit(me, params_of(me.model).as_released(), grad=same_direction, private=private)
+    y = Episodes(steps=3).fit(
+        me, params_of(me.model).as_released(), grad=same_direction, private=private
+    )
     assert math.isfinite(y.norm())
     assert y.released is (private is not None)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("lr", 0.0), ("steps", 0), ("batch", 0), ("decay", 1.1), ("weight_decay", -1.0), ("max_norm", 0.0)],
+    [
+        ("lr", 0.0),
+        ("steps", 0),
+        ("batch", 0),
+        ("decay", 1.1),
+        ("weight_decay", -1.0),
+        ("max_norm", 0.0),
+    ],
 )
 def test_wrong_settings_are_refused(field, value):
     with pytest.raises(BadInput, match=rf"local\.{field} = "):
         Episodes(**{field: value})
 
 
-# ------------------------------------------------------------------------------------------------------------ private
+# ------------------------------------------------------------------------------------------------------------
+# private
 
 
 def released(me, private, monkeypatch):
@@ -233,10 +252,20 @@ def test_classes_that_drown_in_the_noise_are_left_out():
 def test_a_private_round_has_two_lines_and_its_result_may_leave():
     me = random_client(40)
     local = Episodes(steps=4, batch=10)
-    y = local.fit(me, params_of(me.model).as_released(), grad=same_direction, private=Private(1.0, 0.8, 3.0, 2.0))
+    y = local.fit(
+        me,
+        params_of(me.model).as_released(),
+        grad=same_direction,
+        private=Private(1.0, 0.8, 3.0, 2.0),
+    )
     assert y.released
     first, steps = me.spent
-    assert (first.what, first.event, first.steps, first.unit) == ("t.train prototypes", Gaussian(3.0), 1, "example")
+    assert (first.what, first.event, first.steps, first.unit) == (
+        "t.train prototypes",
+        Gaussian(3.0),
+        1,
+        "example",
+    )
     assert (steps.what, steps.event, steps.steps) == ("t.train dp-sgd", Gaussian(0.8), 4)
     assert (steps.sampling.law, steps.sampling.q) == ("poisson", 0.25)
 
@@ -246,7 +275,9 @@ def test_a_correction_that_was_not_released_keeps_the_result_in():
     x = params_of(me.model).as_released()
     secret = 0.1 * params_of(me.model)
     local = Episodes(steps=1, batch=10)
-    assert not local.fit(me, x, grad=lambda g, y: g + secret, private=Private(1.0, 1.0, 1.0, 2.0)).released
+    assert not local.fit(
+        me, x, grad=lambda g, y: g + secret, private=Private(1.0, 1.0, 1.0, 2.0)
+    ).released
 
 
 def test_a_private_step_without_noise_and_clip_is_the_gradient_under_fixed_prototypes():
@@ -257,6 +288,8 @@ def test_a_private_step_without_noise_and_clip_is_the_gradient_under_fixed_proto
     inputs, labels = me.data.batch(slice(None))
     loss = made.losses(2.0 * F.normalize(me.model[:-1](inputs)), labels).sum() / 24
     g = torch.autograd.grad(loss, list(me.model.parameters()), materialize_grads=True)
-    y = Episodes(lr=0.5, steps=1, batch=24, weight_decay=0).fit(me, x, grad=same_direction, private=private)
+    y = Episodes(lr=0.5, steps=1, batch=24, weight_decay=0).fit(
+        me, x, grad=same_direction, private=private
+    )
     for name, slope in zip(x, g, strict=True):
         torch.testing.assert_close(y[name], x[name] - 0.5 * slope, atol=1e-6, rtol=1e-4)

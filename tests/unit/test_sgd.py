@@ -20,7 +20,9 @@ def client(n=13, model="mlp", seed=0):
     """Return a client with ``n`` random points and its starting point."""
     generator = torch.Generator().manual_seed(5)
     shape = (1, 16, 16) if model == "dafl-cnn" else (6,)
-    data = Examples(torch.randn(n, *shape, generator=generator), torch.randint(0, 4, (n,), generator=generator))
+    data = Examples(
+        torch.randn(n, *shape, generator=generator), torch.randint(0, 4, (n,), generator=generator)
+    )
     local = LocalData(data, np.arange(n), (0.5,), (0.5,))
     net = build(model, shape, 4, 1)
     return Client("0", 0, local, local, net, {}, np.random.default_rng(seed)), params_of(net)
@@ -32,7 +34,11 @@ def by_torch(sgd, me, x, rng):
         for name, p in me.model.named_parameters():
             p.copy_(x[name])
     torch_sgd = torch.optim.SGD(
-        me.model.parameters(), lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=False
+        me.model.parameters(),
+        lr=sgd.lr,
+        momentum=sgd.momentum,
+        weight_decay=sgd.weight_decay,
+        foreach=False,
     )
     for rows in sgd.batches(len(me.data), rng):
         inputs, labels = me.data.batch(rows)
@@ -92,7 +98,8 @@ def test_network_loads_the_parameters():
         assert network(me, x)(inputs).abs().sum() > 0
 
 
-# ---- the hooks ------------------------------------------------------------------------------------------------------
+# ---- the hooks
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_grad_hook_gets_gradient_and_point_and_its_answer_is_used():
@@ -117,7 +124,10 @@ def test_grad_hook_gets_gradient_and_point_and_its_answer_is_used():
 
 
 def test_grad_hook_comes_after_weight_decay_and_before_momentum():
-    """With g replaced by 1 + 0 g, momentum 1/2 and three steps: velocities 1, 3/2, 7/4, in all 17/4."""
+    """With g replaced by 1 + 0 g, momentum 1/2 and three steps.
+
+    Velocities 1, 3/2, 7/4, in all 17/4.
+    """
     me, x = client(n=5)
 
     def ones(g, y):
@@ -128,9 +138,13 @@ def test_grad_hook_comes_after_weight_decay_and_before_momentum():
         torch.testing.assert_close(y[name], x[name] - 0.1 * 17 / 4)
     seen = []
     for decay in (0.0, 0.3):
-        SGD(epochs=1, batch=5, weight_decay=decay).fit(client(n=5)[0], x, grad=lambda g, y: seen.append(g) or g)
+        SGD(epochs=1, batch=5, weight_decay=decay).fit(
+            client(n=5)[0], x, grad=lambda g, y: seen.append(g) or g
+        )
     for name in x:
-        torch.testing.assert_close(seen[1][name] - seen[0][name], 0.3 * x[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            seen[1][name] - seen[0][name], 0.3 * x[name], atol=1e-6, rtol=1e-5
+        )
 
 
 def test_loss_hook_is_what_is_minimised():
@@ -139,22 +153,29 @@ def test_loss_hook_is_what_is_minimised():
     def half_square(model, inputs, labels):
         return sum(0.5 * p.square().sum() for p in model.parameters())
 
-    y, _ = SGD(lr=0.5, epochs=2, batch=5).fit(me, x, loss=half_square)  # the gradient is the point itself
+    # the gradient is the point itself
+    y, _ = SGD(lr=0.5, epochs=2, batch=5).fit(me, x, loss=half_square)
     assert same(y, 0.25 * x)
 
 
-# ---- counting -------------------------------------------------------------------------------------------------------
+# ---- counting
+# -------------------------------------------------------------------------------------------------------
 
 
 def brute_reach(steps, momentum):
-    """Count how often each gradient acts: gradient k is in velocity j >= k with weight momentum^(j - k)."""
+    """Count how often each gradient acts.
+
+    Gradient k is in velocity j >= k with weight momentum^(j - k).
+    """
     return sum(momentum ** (j - k) for k in range(steps) for j in range(k, steps))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 137])
 def test_reach_counts_every_action_of_every_gradient(steps, momentum):
-    assert SGD(momentum=momentum).reach(steps) == pytest.approx(brute_reach(steps, momentum), rel=1e-9)
+    assert SGD(momentum=momentum).reach(steps) == pytest.approx(
+        brute_reach(steps, momentum), rel=1e-9
+    )
 
 
 def test_reach_without_momentum_is_exactly_the_number_of_steps():
@@ -165,17 +186,30 @@ def test_reach_without_momentum_is_exactly_the_number_of_steps():
 def test_reach_is_how_far_a_constant_gradient_goes(momentum):
     me, x = client(n=9)
     sgd = SGD(lr=0.01, epochs=2, batch=4, momentum=momentum)
-    y, steps = sgd.fit(me, x, loss=lambda model, inputs, labels: sum(p.sum() for p in model.parameters()))
+    y, steps = sgd.fit(
+        me, x, loss=lambda model, inputs, labels: sum(p.sum() for p in model.parameters())
+    )
     for name in x:
-        torch.testing.assert_close(x[name] - y[name], torch.full_like(x[name], 0.01 * sgd.reach(steps)))
+        torch.testing.assert_close(
+            x[name] - y[name], torch.full_like(x[name], 0.01 * sgd.reach(steps))
+        )
 
 
-# ---- batches --------------------------------------------------------------------------------------------------------
+# ---- batches
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("n", "batch", "sizes"),
-    [(12, 4, [4, 4, 4]), (13, 4, [4, 4, 4, 1]), (5, 100, [5]), (5, 5, [5]), (3, 1, [1, 1, 1]), (1, 1, [1]), (0, 4, [])],
+    [
+        (12, 4, [4, 4, 4]),
+        (13, 4, [4, 4, 4, 1]),
+        (5, 100, [5]),
+        (5, 5, [5]),
+        (3, 1, [1, 1, 1]),
+        (1, 1, [1]),
+        (0, 4, []),
+    ],
 )
 def test_every_example_once_in_each_epoch(n, batch, sizes):
     batches = list(SGD(epochs=3, batch=batch).batches(n, np.random.default_rng(0)))
@@ -187,7 +221,10 @@ def test_every_example_once_in_each_epoch(n, batch, sizes):
 
 def test_batches_are_shuffled_anew_in_every_epoch_and_by_seed():
     def order(seed):
-        return [rows.tolist() for rows in SGD(epochs=2, batch=50).batches(50, np.random.default_rng(seed))]
+        return [
+            rows.tolist()
+            for rows in SGD(epochs=2, batch=50).batches(50, np.random.default_rng(seed))
+        ]
 
     first, second = order(0)
     assert first != second
@@ -207,7 +244,10 @@ def test_a_batch_larger_than_the_data_is_all_of_it():
 
 
 def test_a_short_last_batch_is_a_mean_over_itself():
-    """Its gradient is not scaled down: with batches of 4 and 1 of the same point, both steps are the same step."""
+    """Its gradient is not scaled down.
+
+    With batches of 4 and 1 of the same point, both steps are the same step.
+    """
     point = Examples(torch.ones(5, 1), torch.zeros(5, dtype=torch.int64))
     local = LocalData(point, np.arange(5), (0.5,), (0.5,))
     me = Client("0", 0, local, local, nn.Linear(1, 2, bias=False), {}, np.random.default_rng(0))
@@ -219,7 +259,8 @@ def test_a_short_last_batch_is_a_mean_over_itself():
         torch.testing.assert_close(g["weight"], torch.tensor([[-0.5], [0.5]]))
 
 
-# ---- refusals -------------------------------------------------------------------------------------------------------
+# ---- refusals
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

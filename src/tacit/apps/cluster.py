@@ -1,7 +1,10 @@
-"""Simulate on a cluster: clients are spread by Flower's simulation runtime over the machines of a Ray cluster.
+"""Simulate on a cluster.
 
-``python -m tacit.apps.cluster EXPERIMENT.toml --out DIR`` gives the same model as ``tacit run``. All machines must see
-the run directory and the data under the same paths, and have the same package installed.
+Clients are spread by Flower's simulation runtime over the machines of a Ray cluster.
+
+``python -m tacit.apps.cluster EXPERIMENT.toml --out DIR`` gives the same model as ``tacit run``.
+All machines must see the run directory and the data under the same paths, and have the same package
+installed.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ def answer(message: Message, context: Context) -> Message:
     """Be one client for one message."""
     kind, about, blob = opened(message.content, LIMIT)
     if kind == "hello":
-        return Message(letter("answer", {"client": context.node_config["partition-id"]}, packed(b"")), reply_to=message)
+        return Message(
+            letter("answer", {"client": context.node_config["partition-id"]}, packed(b"")),
+            reply_to=message,
+        )
     return Message(_reply(kind, about, blob), reply_to=message)
 
 
@@ -79,13 +85,28 @@ class OnCluster:
 
     def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
         """Return the clients on the cluster."""
-        s, data, world = self.experiment.setting, self.plan.federation.dataset, self.plan.world(directory, approve)
-        charter = Charter(str(self.folder), s.clients, s.seed, s.model, data.shape, len(data.classes), s.delta)
+        s, data, world = (
+            self.experiment.setting,
+            self.plan.federation.dataset,
+            self.plan.world(directory, approve),
+        )
+        charter = Charter(
+            str(self.folder), s.clients, s.seed, s.model, data.shape, len(data.classes), s.delta
+        )
         everyone = {i: i for i in self.plan.federation.everyone}
         engine = Sites(
-            self.grid, everyone, charter, nodes=cache(partial(_nodes, self.grid)), deadline=3600.0, limit=LIMIT
+            self.grid,
+            everyone,
+            charter,
+            nodes=cache(partial(_nodes, self.grid)),
+            deadline=3600.0,
+            limit=LIMIT,
         )
-        engine.at_server, engine.public, engine.noise = world.own, self.plan.federation.public(), s.noise
+        engine.at_server, engine.public, engine.noise = (
+            world.own,
+            self.plan.federation.public(),
+            s.noise,
+        )
         engine.compress = world.compress
         return engine
 

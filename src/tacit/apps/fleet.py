@@ -1,4 +1,7 @@
-"""A site's connection to the coordinator, by Flower's Fleet API; it lasts until it is told to end or refused."""
+"""A site's connection to the coordinator, by Flower's Fleet API.
+
+It lasts until it is told to end or refused.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -82,7 +89,9 @@ class Fleet:
                     session.work(site)
                     return
             except (httpx.HTTPError, ssl.SSLError) as e:
-                if connected:  # perhaps to a server that has been started anew since, and knows nothing of this node
+                # perhaps to a server that has been started anew since, and knows nothing of this
+                # node
+                if connected:
                     since, wait = time.monotonic(), 0.5
                 else:
                     self._give_up_or_go_on(e, time.monotonic() - since)
@@ -92,11 +101,17 @@ class Fleet:
     def _give_up_or_go_on(self, error: Exception, seconds: float) -> None:
         text = " ".join(str(error).split())
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            raise NoConnection(f"server = {self.server}: its certificate is not of the authority in --ca ({text})")
+            raise NoConnection(
+                f"server = {self.server}: its certificate is not of the authority in --ca ({text})"
+            )
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
-            raise NoConnection(f"server = {self.server}: refuses this site's key; is it registered?")
+            raise NoConnection(
+                f"server = {self.server}: refuses this site's key; is it registered?"
+            )
         if seconds > self.patience:
-            raise NoConnection(f"server = {self.server}: no connection for {seconds:.0f} s ({text})")
+            raise NoConnection(
+                f"server = {self.server}: no connection for {seconds:.0f} s ({text})"
+            )
         log.warning("no connection to %s (%s); trying again", self.server, text)
 
     def _connect(self) -> Session:
@@ -124,7 +139,9 @@ class Session:
         """Become active, and say so regularly."""
         if self.register:
             self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.public))
-        answer = self.client.ActivateNode(ActivateNodeRequest(public_key=self.public, heartbeat_interval=BEAT))
+        answer = self.client.ActivateNode(
+            ActivateNodeRequest(public_key=self.public, heartbeat_interval=BEAT)
+        )
         self.node = Node(node_id=answer.node_id)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         return self
@@ -139,7 +156,9 @@ class Session:
     def _beat(self) -> None:
         while not self.ended.wait(BEAT / 2):
             try:
-                self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=BEAT))
+                self.client.SendNodeHeartbeat(
+                    SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=BEAT)
+                )
             except (httpx.HTTPError, RuntimeError) as e:
                 log.warning("no heartbeat: %s", " ".join(str(e).split()))
 
@@ -149,7 +168,9 @@ class Session:
         while not self.stop.is_set():
             got = self._again(self.client.PullMessages, PullMessagesRequest(node=self.node))
             if got.messages_list:
-                self._answer(site, message_from_proto(got.messages_list[0]), got.message_object_trees[0])
+                self._answer(
+                    site, message_from_proto(got.messages_list[0]), got.message_object_trees[0]
+                )
                 last = time.monotonic()
             else:
                 self.stop.wait(BUSY if time.monotonic() - last < 3 else IDLE)
@@ -164,7 +185,8 @@ class Session:
             reply = letter("refused", {"why": str(e)}, packed(b""))
         try:
             self._send(Message(reply, reply_to=message), time.monotonic() - begun)
-        except httpx.HTTPStatusError as e:  # the run is over, the answer too late or too large: it counts as lost
+        # the run is over, the answer too late or too large: it counts as lost
+        except httpx.HTTPStatusError as e:
             log.warning("answer not taken (%s)", e.response.status_code)
 
     def _read(self, message: Message, tree: ObjectTree, limit: int) -> RecordDict:
@@ -172,7 +194,9 @@ class Session:
         if message.metadata.message_type != TYPE:
             raise BadInput(f"message type = {message.metadata.message_type!r}: must be {TYPE!r}")
         run, size = message.metadata.run_id, 0
-        fetch = make_pull_object_fn_protobuf(partial(self._again, self.client.PullObject), self.node, run)
+        fetch = make_pull_object_fn_protobuf(
+            partial(self._again, self.client.PullObject), self.node, run
+        )
 
         def counted(id: str) -> bytes:
             nonlocal size
@@ -200,11 +224,17 @@ class Session:
             taken = self._again(
                 self.client.PushMessages,
                 PushMessagesRequest(
-                    node=self.node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[seconds]
+                    node=self.node,
+                    messages_list=[head],
+                    message_object_trees=[tree],
+                    clientapp_runtime_list=[seconds],
                 ),
             )
             store = make_push_object_fn_protobuf(
-                partial(self._again, self.client.PushObject), self.node, reply.metadata.run_id, taken.session_id
+                partial(self._again, self.client.PushObject),
+                self.node,
+                reply.metadata.run_id,
+                taken.session_id,
             )
             push_objects(objects, store, object_ids_to_push=set(taken.objects_to_push))
 
@@ -215,7 +245,11 @@ class Session:
             try:
                 return call(request)
             except httpx.HTTPStatusError as e:
-                if e.response.status_code not in STARTING or time.monotonic() > end or self.stop.is_set():
+                if (
+                    e.response.status_code not in STARTING
+                    or time.monotonic() > end
+                    or self.stop.is_set()
+                ):
                     raise
             except httpx.TransportError:
                 if time.monotonic() > end or self.stop.is_set():

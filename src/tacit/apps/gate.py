@@ -1,7 +1,10 @@
-"""The only door to the outside: it lets registered sites reach Flower's Fleet API, and nobody reach anything else.
+"""The only door to the outside.
 
-Flower serves its fleet, control and runtime APIs at one address, and whoever reaches the control API can submit code.
-So Flower listens on loopback alone, and this gate, on the public address, passes on the calls that a site makes.
+It lets registered sites reach Flower's Fleet API, and nobody reach anything else.
+
+Flower serves its fleet, control and runtime APIs at one address, and whoever reaches the control
+API can submit code. So Flower listens on loopback alone, and this gate, on the public address,
+passes on the calls that a site makes.
 """
 
 from __future__ import annotations
@@ -38,14 +41,18 @@ CALLS = frozenset(
 )
 SELF_REGISTRATION = frozenset(["register-node", "unregister-node"])  # without keys, on loopback
 REQUEST = 16 << 20  # bytes of one call at most; Flower sends arrays in chunks of 5 MiB
-HEADERS = frozenset(["content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp"])
+HEADERS = frozenset(
+    ["content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp"]
+)
 log = logging.getLogger("tacit.gate")
 
 
 class Gate:
     """An ASGI application that forwards, and the thread that serves it."""
 
-    def __init__(self, inside: str, *, keys: Collection[bytes] | None, limit: int, ca: Path | None = None) -> None:
+    def __init__(
+        self, inside: str, *, keys: Collection[bytes] | None, limit: int, ca: Path | None = None
+    ) -> None:
         self.inside, self.limit = inside, limit
         self.keys = None if keys is None else {base64.b64encode(k).decode() for k in keys}
         self.calls = CALLS if keys is not None else CALLS | SELF_REGISTRATION
@@ -54,7 +61,9 @@ class Gate:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
-        self.client = httpx.AsyncClient(base_url=inside, verify=verify, timeout=60.0, trust_env=False)
+        self.client = httpx.AsyncClient(
+            base_url=inside, verify=verify, timeout=60.0, trust_env=False
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -62,14 +71,19 @@ class Gate:
             return
         try:
             await self._reply(scope, receive, send)
-        except asyncio.CancelledError:  # the gate closes; a site may ask again, if there is somebody again
+        # the gate closes; a site may ask again, if there is somebody again
+        except asyncio.CancelledError:
             with contextlib.suppress(RuntimeError):  # an answer had begun
                 await _answer(send, 503, b"closing")
 
     async def _reply(self, scope: Any, receive: Any, send: Any) -> None:
         call = scope["path"].removeprefix(PREFIX)
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-        if scope["method"] != "POST" or not scope["path"].startswith(PREFIX) or call not in self.calls:
+        if (
+            scope["method"] != "POST"
+            or not scope["path"].startswith(PREFIX)
+            or call not in self.calls
+        ):
             log.warning("refused %s %s from %s", scope["method"], scope["path"], scope["client"])
             return await _answer(send, 404, b"not here")
         key = headers.get("flwr-public-key", "")
@@ -92,9 +106,12 @@ class Gate:
         if call != "push-object":
             return True
         self.pushed[key] += size
-        return self.pushed[key] <= self.limit + REQUEST  # a message's own parts come on top of its payload
+        # a message's own parts come on top of its payload
+        return self.pushed[key] <= self.limit + REQUEST
 
-    async def _forward(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
+    async def _forward(
+        self, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, bytes, str]:
         kept = {k: v for k, v in headers.items() if k in HEADERS or k.startswith("flwr-")}
         try:
             answer = await self.client.post(path, content=body, headers=kept)
@@ -104,9 +121,21 @@ class Gate:
 
     def serve(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         """Listen in a thread of its own; return when sites can connect."""
-        files: Any = {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(certificate[1])} if certificate else {}
-        quiet: Any = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none", "server_header": False}
-        server = uvicorn.Server(uvicorn.Config(self, host=host, port=port, limit_concurrency=1000, **files, **quiet))
+        files: Any = (
+            {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(certificate[1])}
+            if certificate
+            else {}
+        )
+        quiet: Any = {
+            "log_config": None,
+            "access_log": False,
+            "lifespan": "off",
+            "ws": "none",
+            "server_header": False,
+        }
+        server = uvicorn.Server(
+            uvicorn.Config(self, host=host, port=port, limit_concurrency=1000, **files, **quiet)
+        )
         failed: list[BaseException] = []
 
         def run() -> None:

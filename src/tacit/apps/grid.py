@@ -15,12 +15,19 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_objects,
+)
 from flwr.superlink.grid import HttpGrid
 
 
 class PatientGrid(HttpGrid):
-    """Fetches each reply in a thread of its own: Flower announces a reply before its parts are there."""
+    """Fetches each reply in a thread of its own.
+
+    Flower announces a reply before its parts are there.
+    """
 
     deadline = 600.0  # seconds for the parts of one reply
 
@@ -36,7 +43,9 @@ class PatientGrid(HttpGrid):
             got = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
             for head, tree in zip(got.messages_list, got.message_object_trees, strict=True):
                 self._fetching.add(head.metadata.reply_to_message_id)
-                threading.Thread(target=self._fetch, args=(head.metadata, tree), daemon=True).start()
+                threading.Thread(
+                    target=self._fetch, args=(head.metadata, tree), daemon=True
+                ).start()
         ready = [i for i in list(self._done) if i in set(message_ids)]
         return [self._done.pop(i) for i in ready]
 
@@ -45,8 +54,12 @@ class PatientGrid(HttpGrid):
         try:
             ids = [t.object_id for t in iterate_object_tree(tree)]
             one = make_pull_object_fn_protobuf(fetch, self.node, run)
-            contents = pull_objects(ids, one, max_time=self.deadline, max_tries_per_object=None, backoff_cap=2.0)
-            confirm = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=about.message_id)
+            contents = pull_objects(
+                ids, one, max_time=self.deadline, max_tries_per_object=None, backoff_cap=2.0
+            )
+            confirm = ConfirmMessageReceivedRequest(
+                node=self.node, run_id=run, message_object_id=about.message_id
+            )
             self._runtime_client.ConfirmMessageReceived(confirm)
             message: Any = inflate_object_from_contents(about.message_id, contents)
         except (ObjectPullError, httpx.HTTPError, RuntimeError, ValueError, KeyError) as e:

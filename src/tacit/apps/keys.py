@@ -1,7 +1,9 @@
-"""Who may connect: a local authority for the server's certificate, and a register of site names and their keys.
+"""Who may connect.
 
-The coordinator's folder has ca.crt, ca.key, server.crt, server.key and sites.json. A site needs ca.crt and its own
-private key, which it can make itself, so that the key never travels.
+A local authority for the server's certificate, and a register of site names and their keys.
+
+The coordinator's folder has ca.crt, ca.key, server.crt, server.key and sites.json. A site needs
+ca.crt and its own private key, which it can make itself, so that the key never travels.
 """
 
 from __future__ import annotations
@@ -40,11 +42,16 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 def check_name(name: str) -> None:
     """Refuse a name that could not be a file's or that would sort oddly."""
     if not NAME.fullmatch(name):
-        raise BadInput(f"name = {name!r}: must be 1-64 small letters, digits and inner hyphens, such as hospital-a")
+        raise BadInput(
+            f"name = {name!r}: must be 1-64 small letters, digits and inner hyphens, such as hospital-a"
+        )
 
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Make an authority and the server's certificate for some host names and addresses; loopback is always included."""
+    """Make an authority and the server's certificate for some host names and addresses.
+
+    Loopback is always included.
+    """
     if (folder / "ca.key").exists():
         raise BadInput(f"keys = '{folder}': there is an authority already")
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +69,9 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
         encipher_only=False,
         decipher_only=False,
     )
-    draft = _draft(name, name, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    draft = _draft(name, name, key).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
     certificate = draft.add_extension(usage, critical=True).sign(key, hashes.SHA384())
     write_atomically(folder / "ca.key", _pem(key), private=True)
     (folder / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
@@ -76,13 +85,19 @@ def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
         authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (OSError, ValueError):
-        raise BadInput(f"keys = '{folder}': no authority; `tacit keys init {folder}` makes one") from None
+        raise BadInput(
+            f"keys = '{folder}': no authority; `tacit keys init {folder}` makes one"
+        ) from None
     assert isinstance(authority, PrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit server")])
     names = [_general_name(h) for h in dict.fromkeys(["localhost", "127.0.0.1", "::1", *hosts])]
-    draft = _draft(subject, ca.subject, key).add_extension(x509.SubjectAlternativeName(names), critical=False)
-    draft = draft.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    draft = _draft(subject, ca.subject, key).add_extension(
+        x509.SubjectAlternativeName(names), critical=False
+    )
+    draft = draft.add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+    )
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     draft = draft.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     certificate = draft.add_extension(issuer, critical=False).sign(authority, hashes.SHA384())
@@ -133,7 +148,9 @@ def register(folder: Path, name: str, public: Path) -> None:
     text = " ".join(_read(public).decode(errors="replace").split()[:2])
     _public_pem(text, str(public))
     if name in known:
-        raise BadInput(f"name = {name!r}: is registered; `tacit keys remove {folder} {name}` takes it off")
+        raise BadInput(
+            f"name = {name!r}: is registered; `tacit keys remove {folder} {name}` takes it off"
+        )
     if text in known.values():
         raise BadInput(f"'{public}': this key is registered for another name")
     _write_register(folder, known | {name: text})
@@ -143,14 +160,18 @@ def remove(folder: Path, name: str) -> None:
     """Let nobody connect under a name."""
     known = register_of(folder)
     if name not in known:
-        raise BadInput(f"name = {name!r}: is not registered; registered: {', '.join(known) or 'none'}")
+        raise BadInput(
+            f"name = {name!r}: is not registered; registered: {', '.join(known) or 'none'}"
+        )
     _write_register(folder, {k: v for k, v in known.items() if k != name})
 
 
 def register_of(folder: Path) -> dict[str, str]:
     """Return the registered names with their public keys, in the order of names."""
     if not (folder / "sites.json").exists():
-        raise BadInput(f"keys = '{folder}': no folder of keys; `tacit keys init {folder}` makes one")
+        raise BadInput(
+            f"keys = '{folder}': no folder of keys; `tacit keys init {folder}` makes one"
+        )
     try:
         known = json.loads(_read(folder / "sites.json"))
     except (UnicodeDecodeError, json.JSONDecodeError):
@@ -160,7 +181,9 @@ def register_of(folder: Path) -> dict[str, str]:
 
 def public_pems(folder: Path) -> dict[str, bytes]:
     """Return the registered public keys as Flower writes them."""
-    return {name: _public_pem(text, f"sites.json, {name}") for name, text in register_of(folder).items()}
+    return {
+        name: _public_pem(text, f"sites.json, {name}") for name, text in register_of(folder).items()
+    }
 
 
 def read_private(file: Path) -> PrivateKey:
@@ -182,7 +205,9 @@ def _public_pem(text: str, where: str) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise BadInput(f"{where}: not a public key of the kind `tacit keys new` makes (ecdsa-sha2-nistp384)")
+        raise BadInput(
+            f"{where}: not a public key of the kind `tacit keys new` makes (ecdsa-sha2-nistp384)"
+        )
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -198,4 +223,6 @@ def _pem(key: PrivateKey) -> bytes:
 
 
 def _write_register(folder: Path, known: dict[str, str]) -> None:
-    write_atomically(folder / "sites.json", (json.dumps(dict(sorted(known.items())), indent=1) + "\n").encode())
+    write_atomically(
+        folder / "sites.json", (json.dumps(dict(sorted(known.items())), indent=1) + "\n").encode()
+    )

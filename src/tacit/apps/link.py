@@ -1,8 +1,10 @@
-"""The coordinator's end of Flower: its server as a process on loopback, the gate before it, and a grid to send with.
+"""The coordinator's end of Flower.
 
-Flower's server (SuperLink) does the transport, the registry of nodes and the bookkeeping of the run. It is started in
-the isolation mode in which the server program is somebody else's process: this one. The bundle that Flower wants with
-every run holds no code.
+Its server as a process on loopback, the gate before it, and a grid to send with.
+
+Flower's server (SuperLink) does the transport, the registry of nodes and the bookkeeping of the
+run. It is started in the isolation mode in which the server program is somebody else's process:
+this one. The bundle that Flower wants with every run holds no code.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ class Link:
         """Start Flower and the gate, register the sites, and take up the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         os.environ.update(QUIET)
-        os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost,::1"]))
+        os.environ["NO_PROXY"] = ",".join(
+            filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost,::1"])
+        )
         for old in self.folder.glob("superlink.db*"):
             old.unlink()
         self.inside, self.secret = f"127.0.0.1:{_free_port()}", secrets.token_bytes(32)
@@ -149,13 +153,37 @@ class Link:
             files = {"certfile": "server.crt", "keyfile": "server.key", "ca-certfile": "ca.crt"}
             tls = [word for k, v in files.items() for word in (f"--ssl-{k}", str(self.keys / v))]
             tls.append("--enable-supernode-auth")
-        command = [sys.executable, "-c", SUPERLINK, str(os.getpid()), "--host", host, "--port", port, *tls]
-        command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
-        command += ["--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"]
+        command = [
+            sys.executable,
+            "-c",
+            SUPERLINK,
+            str(os.getpid()),
+            "--host",
+            host,
+            "--port",
+            port,
+            *tls,
+        ]
+        command += [
+            "--isolation",
+            "process",
+            "--superexec-auth-secret-file",
+            str(self.folder / "secret"),
+        ]
+        command += [
+            "--database",
+            str(self.folder / "superlink.db"),
+            "--disable-runtime-dependency-installation",
+        ]
         env = {**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "home")}
         with (self.folder / "superlink.log").open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+                command,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
             )
         (self.folder / "superlink.pid").write_text(str(self._process.pid))
         self._await_start()
@@ -182,7 +210,9 @@ class Link:
         method = "/flwr.proto.Runtime/AcquireTask"
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[method])
         with self._client(RuntimeHttpClient, signed) as runtime:
-            claim = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            claim = runtime.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            )
         ca = (self.keys / "ca.crt").read_bytes() if self.keys else None
         self.grid = PatientGrid(self.inside, self.keys is None, ca, token=claim.token)
         self.grid.deadline = self.deadline
@@ -193,12 +223,17 @@ class Link:
         self.grid.set_run(run_from_proto(given.run))
 
     def _watch(self) -> None:
-        """Start Flower's server again if it ends; its database has the run, the nodes and the messages."""
+        """Start Flower's server again if it ends.
+
+        Its database has the run, the nodes and the messages.
+        """
         for _ in range(RESTARTS):
             self._process.wait()
             if self._closing.is_set():
                 return
-            log.warning("Flower's server ended with %s; it is started again", self._process.returncode)
+            log.warning(
+                "Flower's server ended with %s; it is started again", self._process.returncode
+            )
             try:
                 self._start()
             except LinkLost as e:
@@ -214,7 +249,10 @@ class Link:
                 log.warning("no heartbeat: %s", e)
 
     def nodes(self) -> dict[str, int]:
-        """Return the nodes of all sites that are connected, by name; with keys, a name is bound to its key."""
+        """Return the nodes of all sites that are connected, by name.
+
+        With keys, a name is bound to its key.
+        """
         try:
             online = set(self.grid.get_node_ids())
         except httpx.TransportError:
@@ -225,7 +263,10 @@ class Link:
         return {facts.name: node for node, facts in self._facts.items() if node in online}
 
     def greet(self, nodes: set[int]) -> dict[int, Facts]:
-        """Ask nodes who they are and what their data look like; who does not answer well is left out."""
+        """Ask nodes who they are and what their data look like.
+
+        Who does not answer well is left out.
+        """
         hello = letter("hello", {}, packed(b""))
         for node, answer in post(self.grid, dict.fromkeys(nodes, hello), GREETING):
             try:
@@ -276,7 +317,10 @@ def _facts(answer: Any) -> Facts:
 
 
 def bundle() -> bytes:
-    """Return the app bundle that Flower wants with a run: a description and no code, always the same bytes."""
+    """Return the app bundle that Flower wants with a run.
+
+    A description and no code, always the same bytes.
+    """
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as z:
         z.writestr(zipfile.ZipInfo("pyproject.toml"), BUNDLE)

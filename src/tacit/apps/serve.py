@@ -1,4 +1,7 @@
-"""The coordinator: waits for its sites, conducts the experiment with them, and can go on after a kill."""
+"""The coordinator.
+
+Waits for its sites, conducts the experiment with them, and can go on after a kill.
+"""
 
 from __future__ import annotations
 
@@ -43,27 +46,50 @@ class Terms:
 
 @dataclass(frozen=True)
 class Roll:
-    """Who takes part in a run, by client number; kept in the run directory, so that a resumed run is the same."""
+    """Who takes part in a run, by client number.
+
+    Kept in the run directory, so that a resumed run is the same.
+    """
 
     run: str
     sites: dict[ClientId, str]
     facts: dict[ClientId, Facts]
 
 
-def serve(experiment: Experiment, out: Path | None, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
+def serve(
+    experiment: Experiment,
+    out: Path | None,
+    terms: Terms,
+    watch: Watcher,
+    say: Callable[[str], None],
+) -> Run:
     """Start an experiment with sites in a new run directory."""
-    folder = out or free_folder(Path("runs") / f"{name_of(experiment.method)}-sites-s{experiment.setting.seed}")
+    folder = out or free_folder(
+        Path("runs") / f"{name_of(experiment.method)}-sites-s{experiment.setting.seed}"
+    )
     if RunDir(folder).begun:
-        raise BadInput(f"out = '{folder}': there is a run already; `tacit serve {folder}` continues it")
+        raise BadInput(
+            f"out = '{folder}': there is a run already; `tacit serve {folder}` continues it"
+        )
     names = list(register_of(terms.keys)) if terms.keys else None
     if names == []:
-        raise BadInput(f"keys = '{terms.keys}': no site is registered; `tacit keys add` registers one")
+        raise BadInput(
+            f"keys = '{terms.keys}': no site is registered; `tacit keys add` registers one"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    with Link(folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline) as link:
+    with Link(
+        folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline
+    ) as link:
         say(_listening(terms, folder))
         facts = gather(link, names, experiment.setting.clients, terms, say)
         roll = enrol(names or sorted(facts), facts)
-        venue = _venue(experiment, roll, draw_sample_seed(folder, experiment.setting.seed, terms, say), link, terms)
+        venue = _venue(
+            experiment,
+            roll,
+            draw_sample_seed(folder, experiment.setting.seed, terms, say),
+            link,
+            terms,
+        )
         directory = RunDir.create(folder, venue.experiment)
         write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
         return _conduct(venue, directory, watch, link, say)
@@ -72,14 +98,18 @@ def serve(experiment: Experiment, out: Path | None, terms: Terms, watch: Watcher
 def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
     """Continue a run with sites from its last checkpoint."""
     directory, roll, sample_seed = RunDir.open(folder), read_roll(folder), read_sample_seed(folder)
-    with Link(folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline) as link:
+    with Link(
+        folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline
+    ) as link:
         say(_listening(terms, folder))
         gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
         venue = _venue(directory.experiment(), roll, sample_seed, link, terms)
         return _conduct(venue, directory, watch, link, say)
 
 
-def _conduct(venue: AtSites, directory: RunDir, watch: Watcher, link: Link, say: Callable[[str], None]) -> Run:
+def _conduct(
+    venue: AtSites, directory: RunDir, watch: Watcher, link: Link, say: Callable[[str], None]
+) -> Run:
     made: list[Sites] = []
     open = venue.open
 
@@ -107,7 +137,9 @@ def gather(
     wanted, end = min(terms.wait_for or expected, expected), time.monotonic() + terms.patience
     seen: dict[str, Facts] = {}
     while len(seen) < wanted:
-        online = {name: node for name, node in link.nodes().items() if names is None or name in names}
+        online = {
+            name: node for name, node in link.nodes().items() if names is None or name in names
+        }
         fresh = {node: name for name, node in online.items() if name not in seen}
         for node, facts in link.greet(set(fresh)).items():
             if facts.name != fresh[node]:
@@ -115,7 +147,9 @@ def gather(
             seen[facts.name] = facts
             say(f"{facts.name} has joined ({len(seen)} of {expected}): {facts.examples:,} examples")
         if len(seen) < wanted and time.monotonic() > end:
-            raise TooFewReplies(f"{len(seen)} of {wanted} sites connected within {terms.patience:g} s")
+            raise TooFewReplies(
+                f"{len(seen)} of {wanted} sites connected within {terms.patience:g} s"
+            )
         time.sleep(0.1)
     return seen
 
@@ -124,7 +158,9 @@ def enrol(names: list[str], facts: dict[str, Facts]) -> Roll:
     """Number the sites in the order of their names."""
     width = len(str(len(names) - 1))
     sites = {f"{i:0{width}d}": name for i, name in enumerate(sorted(names))}
-    return Roll(secrets.token_hex(16), sites, {i: facts[name] for i, name in sites.items() if name in facts})
+    return Roll(
+        secrets.token_hex(16), sites, {i: facts[name] for i, name in sites.items() if name in facts}
+    )
 
 
 def _file(folder: Path) -> Path:
@@ -136,15 +172,22 @@ def read_roll(folder: Path) -> Roll:
     try:
         raw = json.loads(_file(folder).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise BadInput(f"'{folder}': not a run with sites (no sites.json); `tacit resume` continues others") from None
+        raise BadInput(
+            f"'{folder}': not a run with sites (no sites.json); `tacit resume` continues others"
+        ) from None
     roll: Roll = validated(Roll, raw, "sites.json")
     return roll
 
 
 def draw_sample_seed(folder: Path, known: int, terms: Terms, say: Callable[[str], None]) -> int:
-    """Return what a new run's samples of clients derive from; it is kept for a resumed run, for nobody else's eyes."""
+    """Return what a new run's samples of clients derive from.
+
+    It is kept for a resumed run, for nobody else's eyes.
+    """
     if terms.samples == "seeded":
-        say(f"samples of clients derive from seed {known}, which every site is told: all can tell who takes part")
+        say(
+            f"samples of clients derive from seed {known}, which every site is told: all can tell who takes part"
+        )
     sample_seed = known if terms.samples == "seeded" else secrets.randbits(128)
     write_atomically(_sample_file(folder), str(sample_seed).encode(), durable=True, private=True)
     return sample_seed
@@ -155,14 +198,18 @@ def read_sample_seed(folder: Path) -> int:
     try:
         return int(_sample_file(folder).read_text())
     except (OSError, ValueError):
-        raise BadInput(f"'{_sample_file(folder)}': missing or damaged, and the run cannot go on without it") from None
+        raise BadInput(
+            f"'{_sample_file(folder)}': missing or damaged, and the run cannot go on without it"
+        ) from None
 
 
 def _sample_file(folder: Path) -> Path:
     return folder / "samples.secret"
 
 
-def _venue(experiment: Experiment, roll: Roll, sample_seed: int, link: Link, terms: Terms) -> AtSites:
+def _venue(
+    experiment: Experiment, roll: Roll, sample_seed: int, link: Link, terms: Terms
+) -> AtSites:
     return AtSites.of(
         experiment,
         roll.facts,
@@ -175,7 +222,9 @@ def _venue(experiment: Experiment, roll: Roll, sample_seed: int, link: Link, ter
 
 
 def _open(link: Link, roll: Roll, terms: Terms, charter: Charter) -> Sites:
-    return Sites(link.grid, roll.sites, charter, nodes=link.nodes, deadline=terms.deadline, limit=terms.limit)
+    return Sites(
+        link.grid, roll.sites, charter, nodes=link.nodes, deadline=terms.deadline, limit=terms.limit
+    )
 
 
 def _public(name: str | None) -> Examples | None:

@@ -1,7 +1,8 @@
 """A site: its own data, its own memory, its own budget, and a say in everything that it is asked.
 
-It runs the installed package and nothing else: it speaks Flower's Fleet API, as Flower's own node does, but never
-fetches the code that Flower can ship with a run. The server's word is checked, not trusted.
+It runs the installed package and nothing else: it speaks Flower's Fleet API, as Flower's own node
+does, but never fetches the code that Flower can ship with a run. The server's word is checked, not
+trusted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Site:
     budget: float = math.inf  # of epsilon, against the server, over all runs together
     delta: float = 1e-5
     noise: Noise = "os"
-    metrics: float = math.inf  # epsilon of each report about its test data; infinite: exact; 0: no reports
+    # epsilon of each report about its test data; infinite: exact; 0: no reports
+    metrics: float = math.inf
     model: str | None = None  # a network of its own, as module:Class, that the server may ask for
     limit: int = 1 << 30
     _worlds: dict[Charter, World] = field(default_factory=dict)
@@ -90,9 +92,14 @@ class Site:
         except TacitError as e:
             log.warning("refused: %s", e)
             return letter("refused", {"why": f"refused: {e}"}, packed(b""))
-        except Exception as e:  # the words of an unforeseen error might hold data, so they stay here
+        # the words of an unforeseen error might hold data, so they stay here
+        except Exception as e:
             log.exception("failed")
-            return letter("refused", {"why": f"failed with {type(e).__name__}; see the site's log"}, packed(b""))
+            return letter(
+                "refused",
+                {"why": f"failed with {type(e).__name__}; see the site's log"},
+                packed(b""),
+            )
 
     def answer(self, kind: str, charter: Charter, head: Head, blob: bytes) -> bytes:
         """Do one request, if it is in order."""
@@ -104,7 +111,11 @@ class Site:
         store = world.store(head.client)
         self._check_order(store, head)
         log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
-        done = world.serve("ask", head, call) if kind == "ask" else pack(self._report(world, head, call))
+        done = (
+            world.serve("ask", head, call)
+            if kind == "ask"
+            else pack(self._report(world, head, call))
+        )
         _make_durable(store.folder / "ledger.jsonl")
         return done
 
@@ -115,7 +126,9 @@ class Site:
         else:
             _check_charter(charter, self.dataset, self.model)
             model = build(charter.model, charter.shape, charter.classes, charter.seed)
-            place = holding(self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part)
+            place = holding(
+                self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part
+            )
             folder, approve = self.folder / charter.run, partial(self._approve, charter)
             how = (self.noise, charter.delta, approve, Compressor.of(charter.compress))
             world = World(place, model, charter.seed, folder, "cpu", *how)
@@ -127,7 +140,11 @@ class Site:
 
     def _check(self, kind: str, world: World, head: Head, call: Call[Any]) -> None:
         """Refuse an unknown task, wrong arguments, shapes that do not fit, numbers that are not finite."""
-        known = MEASURES if kind == "look" else {n for n, t in Task.registry.items() if _is_of_a_method(t)}
+        known = (
+            MEASURES
+            if kind == "look"
+            else {n for n, t in Task.registry.items() if _is_of_a_method(t)}
+        )
         if call.task not in known:
             raise Refused(f"task = {call.task!r}: not a known task")
         if head.ask != f"{call.task}@{head.round}" or head.round < 0:
@@ -148,14 +165,21 @@ class Site:
         for word in _words(json.loads(encode(dict(args))[0])):
             module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)
             if module and word != self.model and importlib.util.find_spec(module[1]) is not None:
-                raise Refused(f"{word!r}: names code, and this site runs only what it has installed itself")
+                raise Refused(
+                    f"{word!r}: names code, and this site runs only what it has installed itself"
+                )
 
     def _check_order(self, store: ClientStore, head: Head) -> None:
-        """Refuse rounds of long ago: a server that was killed goes back to its last checkpoint, one round at most."""
+        """Refuse rounds of long ago.
+
+        A server that was killed goes back to its last checkpoint, one round at most.
+        """
         file = store.folder / "round.json"
         last = json.loads(file.read_text()) if file.exists() else 0
         if head.round < last - 1:
-            raise Refused(f"round {head.round + 1}: this site has done round {last + 1}; only the last can be repeated")
+            raise Refused(
+                f"round {head.round + 1}: this site has done round {last + 1}; only the last can be repeated"
+            )
         if head.round > last:
             store.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(file, json.dumps(head.round).encode())
@@ -166,7 +190,11 @@ class Site:
         check(ledger, budget=charter.budget or math.inf, delta=charter.delta)
         if self.budget < math.inf:
             client = next((line.owner.removeprefix("test:") for line in ledger), "0")
-            check(Ledger([*ledger, *self._past(charter.run, client)]), budget=self.budget, delta=self.delta)
+            check(
+                Ledger([*ledger, *self._past(charter.run, client)]),
+                budget=self.budget,
+                delta=self.delta,
+            )
 
     def _past(self, run: str, client: ClientId) -> list[Release]:
         """Return what other runs released, as if it had been this client of this run."""
@@ -179,7 +207,10 @@ class Site:
         return lines
 
     def _report(self, world: World, head: Head, call: Call[Any]) -> Answer:
-        """Measure a model on this site's test data, and report as much as the site allows; the ledger says what."""
+        """Measure a model on this site's test data, and report as much as the site allows.
+
+        The ledger says what.
+        """
         if self.metrics == 0:
             raise Refused("metrics: this site does not report any")
         store = world.store(head.client)
@@ -187,14 +218,19 @@ class Site:
             counted: Tally = world.look(head, call)
             me = world.client(call.task, head.client, head.round, {}, store.ledger())
         if call.task == tally_own.name:
-            without_guarantee(me, "metrics", "metrics of a personal model depend on its training data")
+            without_guarantee(
+                me, "metrics", "metrics of a personal model depend on its training data"
+            )
         examiner = replace(me, id=f"test:{head.client}")
         if self.metrics == math.inf:
             why = "the counts of right and wrong on test data, not training data, are exact"
             without_guarantee(examiner, "metrics", why)
         else:
-            counts = np.array([counted.right, counted.wrong])  # a test example is in one of them, once
-            noisy = discrete_laplace(examiner, "metrics", counts, epsilon=self.metrics).value.tolist()
+            # a test example is in one of them, once
+            counts = np.array([counted.right, counted.wrong])
+            noisy = discrete_laplace(
+                examiner, "metrics", counts, epsilon=self.metrics
+            ).value.tolist()
             counted = Tally(noisy[0], noisy[1], None)
         store.write_ledger(me.spent)
         return Answer(counted, False, list(me.spent))
@@ -219,7 +255,8 @@ def _words(o: Any) -> Iterator[str]:
 
 
 def _is_of_a_method(task: Task[Any, Any]) -> bool:
-    return not task.fn.__module__.startswith("tacit.run.")  # those measure, and not all of them keep examples here
+    # those measure, and not all of them keep examples here
+    return not task.fn.__module__.startswith("tacit.run.")
 
 
 def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> None:
@@ -229,9 +266,13 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
     if not 1 <= charter.clients <= 1_000_000:
         raise Refused(f"clients = {charter.clients}: must be between 1 and 1000000")
     if charter.shape != dataset.shape or charter.classes != len(dataset.classes):
-        raise Refused(f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data")
+        raise Refused(
+            f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data"
+        )
     if ":" in charter.model and charter.model != model:
-        raise Refused(f"model = {charter.model!r}: not a network of this package, nor the one given with --model")
+        raise Refused(
+            f"model = {charter.model!r}: not a network of this package, nor the one given with --model"
+        )
 
 
 def _fix(file: Path, agreed: dict[str, Any]) -> None:

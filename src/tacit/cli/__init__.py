@@ -1,1 +1,4 @@
-"""The command line: flags made from the dataclasses, progress, one-line errors. May import everything below."""
+"""The command line: flags made from the dataclasses, progress, one-line errors.
+
+May import everything below.
+"""

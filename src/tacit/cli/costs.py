@@ -24,7 +24,9 @@ from tacit.run.experiment import Experiment, Setting
 def method_cost(name: str, args: Sequence[str]) -> None:
     """Show what a method will spend, or what its paper claims."""
     check_choice("method", name, METHODS)
-    given = parse(_flags(METHODS[name]), args, prog=f"tacit privacy {name}", about=first_line(METHODS[name]()))
+    given = parse(
+        _flags(METHODS[name]), args, prog=f"tacit privacy {name}", about=first_line(METHODS[name]())
+    )
     check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
     plan = Plan.of(experiment)
@@ -44,7 +46,9 @@ def _flags(method: type[Any]) -> Any:
             ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default_factory=Setting)),
             (
                 "paper",
-                Annotated[bool, tyro.conf.arg(help="what the paper claims, beside what it really spends")],
+                Annotated[
+                    bool, tyro.conf.arg(help="what the paper claims, beside what it really spends")
+                ],
                 False,
             ),
             ("plot", Annotated[Path | None, tyro.conf.arg(help="draw epsilon over rounds")], None),
@@ -63,25 +67,38 @@ def show_claims(name: str, plan: Plan) -> None:
         return
     print(f"{name}: what its paper claims and what holds")
     rows = [[word, show_epsilon(epsilon)] for word, epsilon, _ in found]
-    print(aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)]))
+    print(
+        aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)])
+    )
     if hasattr(method, "performance_loss"):
         loss = method.performance_loss(sizes, delta)
-        print(f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity")
+        print(
+            f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity"
+        )
 
 
 def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
     """Print epsilon for every unit, observer and relation."""
     delta, (unit, observer) = plan.experiment.setting.delta, protects(plan.experiment.method)
-    print(f"{name}: {plan.experiment.method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}")
+    print(
+        f"{name}: {plan.experiment.method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"
+    )
     rows = [["epsilon", *(f"against {who}" for who in privacy.OBSERVERS)]]
     for level in privacy.UNITS:
         for relation in privacy.RELATIONS:
             cells = [
                 privacy.epsilon(
-                    ledger, unit=level, observer=who, delta=delta, relation=relation, quick=relation == "replace"
+                    ledger,
+                    unit=level,
+                    observer=who,
+                    delta=delta,
+                    relation=relation,
+                    quick=relation == "replace",
                 )
                 for who in privacy.OBSERVERS
             ]
             rows.append([f"{level}, {relation}", *map(show_epsilon, cells)])
     print(aligned(rows))
-    print(f"its guarantee is about the {unit} against the {observer}: {privacy.reason(ledger, observer=observer)}")
+    print(
+        f"its guarantee is about the {unit} against the {observer}: {privacy.reason(ledger, observer=observer)}"
+    )

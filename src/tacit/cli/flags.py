@@ -16,8 +16,13 @@ from tacit.core import BadInput
 T = TypeVar("T")
 
 
-def parse(cls: type[T], args: Sequence[str], *, prog: str, about: str, default: T | None = None) -> T:
-    """Return ``cls`` filled from flags, or raise :class:`BadInput`; ``--help`` prints help and exits."""
+def parse(
+    cls: type[T], args: Sequence[str], *, prog: str, about: str, default: T | None = None
+) -> T:
+    """Return ``cls`` filled from flags, or raise :class:`BadInput`.
+
+    ``--help`` prints help and exits.
+    """
     given: dict[str, Any] = {} if default is None else {"default": default}
 
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
@@ -33,7 +38,9 @@ def _flags(cls: Any, prefix: str = "--") -> list[str]:
     found = []
     for name, hint in get_type_hints(cls, include_extras=True).items():
         kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        word = next((m.name for m in marks if getattr(m, "name", None) is not None), name.replace("_", "-"))
+        word = next(
+            (m.name for m in marks if getattr(m, "name", None) is not None), name.replace("_", "-")
+        )
         if is_dataclass(kind):
             found += _flags(kind, f"{prefix}{word}." if word else prefix)
         elif get_origin(hint) is not ClassVar:
@@ -65,7 +72,9 @@ def _line(event: tyro_errors.ParseErrorEvent, known: Sequence[str]) -> str:
 def _wanted(argument: Any) -> str:
     """Say in words what a flag takes."""
     words = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path", "STR": "a word"}
-    kinds = [kind.strip("{}") for kind in str(argument.lowered.metavar).split("|") if kind != "{None}"]
+    kinds = [
+        kind.strip("{}") for kind in str(argument.lowered.metavar).split("|") if kind != "{None}"
+    ]
     return " or ".join(words.get(kind, kind) for kind in kinds)
 
 

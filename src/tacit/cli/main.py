@@ -12,9 +12,18 @@ from tacit import __version__
 
 COMMANDS = {
     "run": ("tacit.cli.runs:run", "run one method and write a run directory"),
-    "resume": ("tacit.cli.runs:resume", "continue a run, a comparison or a sweep that was stopped or killed"),
-    "compare": ("tacit.cli.runs:compare", "run several methods side by side; a table and a picture"),
-    "sweep": ("tacit.cli.sweeps:sweep", "run methods over a grid of numbers; a table and a picture"),
+    "resume": (
+        "tacit.cli.runs:resume",
+        "continue a run, a comparison or a sweep that was stopped or killed",
+    ),
+    "compare": (
+        "tacit.cli.runs:compare",
+        "run several methods side by side; a table and a picture",
+    ),
+    "sweep": (
+        "tacit.cli.sweeps:sweep",
+        "run methods over a grid of numbers; a table and a picture",
+    ),
     "serve": ("tacit.cli.sites:serve", "coordinate real sites"),
     "join": ("tacit.cli.sites:join", "take part as a site, with your own data"),
     "keys": ("tacit.cli.sites:keys", "certificates for the coordinator, keys for the sites"),
@@ -22,7 +31,10 @@ COMMANDS = {
         "tacit.cli.privacy:privacy_command",
         "epsilon from noise, noise from epsilon, a method's cost before it runs",
     ),
-    "synth": ("tacit.cli.synths:synth", "a private synthetic copy of a data set, with a certificate"),
+    "synth": (
+        "tacit.cli.synths:synth",
+        "a private synthetic copy of a data set, with a certificate",
+    ),
     "methods": ("tacit.cli.shows:methods", "list the methods and the networks"),
     "data": ("tacit.cli.shows:data", "list, get or check data sets"),
     "split": ("tacit.cli.shows:split", "draw who holds what"),
@@ -43,7 +55,9 @@ first steps:
 exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget reached, 4 too few clients replied,
             1 any other failure, 130 interrupted (Ctrl-C), 141 nobody reads the output any more
 """
-CONTINUES = dict.fromkeys(["run", "resume", "compare", "sweep"], "tacit resume DIR") | {"serve": "tacit serve RUN"}
+CONTINUES = dict.fromkeys(["run", "resume", "compare", "sweep"], "tacit resume DIR") | {
+    "serve": "tacit serve RUN"
+}
 
 
 def main() -> None:
@@ -55,7 +69,10 @@ def main() -> None:
 
 
 def _to_a_reader(args: list[str]) -> int | str | None:
-    """Run one command; end quietly, as other programs do, if whoever reads the output (such as `head`) has gone."""
+    """Run one command.
+
+    End quietly, as other programs do, if whoever reads the output (such as `head`) has gone.
+    """
     try:
         try:
             return call(args)
@@ -109,7 +126,11 @@ def _guarded(command: str, args: list[str]) -> int:
         print(f"tacit: {e.filename or command}: {e.strerror or e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        how = f"; `{CONTINUES[command]}` continues from the last finished round" if command in CONTINUES else ""
+        how = (
+            f"; `{CONTINUES[command]}` continues from the last finished round"
+            if command in CONTINUES
+            else ""
+        )
         print(f"\ntacit: interrupted{how}", file=sys.stderr)
         return 130
     return 0

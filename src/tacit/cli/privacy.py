@@ -35,7 +35,8 @@ class Figures:
     q: float | None = None  # sampling rate; 1: everyone every time
     steps: int | None = None  # number of releases
     delta: float = 1e-5
-    law: Literal["poisson", "fixed"] = "poisson"  # how the samples are drawn; fixed: of a fixed size
+    # how the samples are drawn; fixed: of a fixed size
+    law: Literal["poisson", "fixed"] = "poisson"
     plot: Path | None = None  # draw epsilon over steps
 
 
@@ -44,7 +45,14 @@ def privacy_command(args: Sequence[str]) -> None:
     if not args or args[0] in ("-h", "--help"):
         print(HELP, end="")
     elif args[0].startswith("-"):
-        figures(parse(Figures, args, prog="tacit privacy", about="Leave one of epsilon, z, q and steps out."))
+        figures(
+            parse(
+                Figures,
+                args,
+                prog="tacit privacy",
+                about="Leave one of epsilon, z, q and steps out.",
+            )
+        )
     else:
         from tacit.cli.costs import method_cost  # a method needs torch and the data; figures do not
 
@@ -87,7 +95,10 @@ def solved(f: Figures, missing: str) -> tuple[float, float, int]:
 
 
 def accountants(z: float, q: float, steps: int, delta: float, law: str) -> str:
-    """Return a table of what the accountants say; the first line certifies, the others are for comparison."""
+    """Return a table of what the accountants say.
+
+    The first line certifies, the others are for comparison.
+    """
     certified = privacy.spend(z, steps, q, delta=delta, law=law)
     replaced = privacy.spend(z, steps, q, delta=delta, law=law, relation="replace")
     how = "exact (GDP)" if q == 1 else "PLD, refined"
@@ -98,11 +109,25 @@ def accountants(z: float, q: float, steps: int, delta: float, law: str) -> str:
     ]
     if z > 0 and steps:
         half = z / 2 if law == "fixed" and q < 1 else z
-        rows.append(["RDP", show(privacy.rdp_spend(half, steps, q, delta=delta)), "cross-check, an upper bound"])
-        moments = show(moments_epsilon(1 / z, steps, q, delta=delta)) if q == 1 or steps < 10**6 else "-"
+        rows.append(
+            [
+                "RDP",
+                show(privacy.rdp_spend(half, steps, q, delta=delta)),
+                "cross-check, an upper bound",
+            ]
+        )
+        moments = (
+            show(moments_epsilon(1 / z, steps, q, delta=delta)) if q == 1 or steps < 10**6 else "-"
+        )
         rows.append(["moments", moments, "as in LDP-FL's and CL-FL's papers; does not certify"])
         if q < 1:
-            rows.append(["CLT-GDP", show(clt_epsilon(z, steps, q, delta=delta)), "as in CUAG's paper; too low"])
+            rows.append(
+                [
+                    "CLT-GDP",
+                    show(clt_epsilon(z, steps, q, delta=delta)),
+                    "as in CUAG's paper; too low",
+                ]
+            )
     return aligned([[a, b] for a, b, _ in rows], [c for _, _, c in rows])
 
 

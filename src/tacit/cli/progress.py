@@ -8,7 +8,14 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from tacit.report.tables import show_epsilon
 
@@ -39,20 +46,26 @@ class Bar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self.task: TaskID = self.progress.add_task(label, total=None, round=0, rounds="?", note="starting")
+        self.task: TaskID = self.progress.add_task(
+            label, total=None, round=0, rounds="?", note="starting"
+        )
         self.round, self.note = 0, ""
 
     def __enter__(self) -> Bar:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.progress.stop()
 
     def begin(self, label: str, rounds: int) -> None:
         """Start a run."""
         self.round, self.note = 0, ""
-        self.progress.reset(self.task, total=rounds, description=label, round=0, rounds=rounds, note="")
+        self.progress.reset(
+            self.task, total=rounds, description=label, round=0, rounds=rounds, note=""
+        )
 
     def answered(self, done: int, of: int) -> None:
         """Move a part of a round."""
@@ -77,7 +90,9 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         pass
 
     def begin(self, label: str, rounds: int) -> None:
@@ -97,7 +112,12 @@ class Lines:
         if now - self.last < 2 and t != rounds:
             return
         left = (now - self.began) / max(t - self.first_round, 1) * (rounds - t)
-        parts = [f"round {t}/{rounds}", _percent(line["accuracy"]), _epsilon(line), f"{line['seconds']:.2f} s"]
+        parts = [
+            f"round {t}/{rounds}",
+            _percent(line["accuracy"]),
+            _epsilon(line),
+            f"{line['seconds']:.2f} s",
+        ]
         failed = [f"failed: {', '.join(line['failed'])}"] if line.get("failed") else []
         self._print("  ".join(filter(None, [*parts, f"{left:.0f} s left", *failed])))
 

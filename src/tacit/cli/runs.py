@@ -83,7 +83,13 @@ def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:
         [
             ("method", Annotated[method, tyro.conf.arg(name="")], field(default=default.method)),
             ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default=default.setting)),
-            ("out", Annotated[Path | None, tyro.conf.arg(help="run directory; default: a new one in runs/")], None),
+            (
+                "out",
+                Annotated[
+                    Path | None, tyro.conf.arg(help="run directory; default: a new one in runs/")
+                ],
+                None,
+            ),
             *more,
         ],
         frozen=True,
@@ -115,7 +121,9 @@ def first_line(method: object) -> str:
 def resume(args: Sequence[str]) -> None:
     """Continue a run, a comparison or a sweep."""
     if not args or args[0] in ("-h", "--help"):
-        print("usage: tacit resume DIR\n\nContinues a run, a comparison or a sweep from the last finished round.")
+        print(
+            "usage: tacit resume DIR\n\nContinues a run, a comparison or a sweep from the last finished round."
+        )
         return
     if len(args) > 1:
         raise BadInput(f"{args[1]}: unknown option; usage: tacit resume DIR")
@@ -178,7 +186,11 @@ def _conclude_stopped(done: Run) -> None:
         for seen_by in privacy.OBSERVERS
     }
     final = {"protects": f"{unit}/{observer}", "epsilon": spent}
-    print(_epsilon_line(final, delta, done.why) if len(ledger) else "nothing has left a client: the ledger is empty")
+    print(
+        _epsilon_line(final, delta, done.why)
+        if len(ledger)
+        else "nothing has left a client: the ledger is empty"
+    )
     print(f"files in {done.folder}")
 
 
@@ -192,12 +204,14 @@ def _accuracy_line(final: dict[str, Any]) -> str:
 
 
 def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
-    """Say what is protected from whom; where that is not the server, also what the server can learn."""
+    """Say what is protected from whom.
+
+    Where that is not the server, also what the server can learn.
+    """
     unit, observer = final["protects"].split("/")
     whom = "the server" if observer == "server" else "the other clients and the public"
-    said = (
-        f"eps {show_epsilon(final['epsilon'][final['protects']])} for one {unit} against {whom}, delta {delta:g}: {why}"
-    )
+    spent = show_epsilon(final["epsilon"][final["protects"]])
+    said = f"eps {spent} for one {unit} against {whom}, delta {delta:g}: {why}"
     server = show_epsilon(final["epsilon"][f"{unit}/server"])
     return said if observer == "server" else f"{said} (against the server: {server})"
 
@@ -207,20 +221,28 @@ def _replacing(done: Run) -> str:
     unit, observer = done.final["protects"].split("/")
     ledger = RunDir.open(done.folder).ledger()
     delta = done.experiment.setting.delta
-    spent = privacy.epsilon(ledger, unit=unit, observer=observer, delta=delta, relation="replace", quick=True)
+    spent = privacy.epsilon(
+        ledger, unit=unit, observer=observer, delta=delta, relation="replace", quick=True
+    )
     return f"eps {show_epsilon(spent)} if one {unit} is replaced instead of added or removed"
 
 
 def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
     """Say what each group of clients pays, and why the largest of it is what everybody is promised."""
-    each = [f"{name} ({g['clients']} clients) {show_epsilon(g['epsilon'])}" for name, g in groups.items()]
+    each = [
+        f"{name} ({g['clients']} clients) {show_epsilon(g['epsilon'])}"
+        for name, g in groups.items()
+    ]
     why = "clients hold disjoint data, and their public sizes alone decide who is in which group"
     return f"eps by group: {', '.join(each)}; the largest holds for all: {why}"
 
 
 @dataclass(frozen=True)
 class CompareFlags:
-    """Flags of ``tacit compare``; ``rounds``, ``per_round`` and ``sgd`` apply to every method that has them."""
+    """Flags of ``tacit compare``.
+
+    ``rounds``, ``per_round`` and ``sgd`` apply to every method that has them.
+    """
 
     methods: tyro.conf.Positional[tuple[str, ...]]  # such as fedavg fedprox:mu=0.1 scaffold
     rounds: int | None = None  # rounds of every method; default: each method's own
@@ -235,7 +257,9 @@ def compare(args: Sequence[str]) -> None:
     """Compare methods."""
     about = f"Run several methods on the same split, seeds and sampled clients. Methods: {', '.join(METHODS)}."
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
-    plan = Comparison([with_common(m, common(given)) for m in given.methods], given.setting, given.repeats)
+    plan = Comparison(
+        [with_common(m, common(given)) for m in given.methods], given.setting, given.repeats
+    )
     with watcher("compare") as watch:
         compared = start_comparison(plan, out=given.out, watch=watch)
     show(compared)
@@ -252,10 +276,15 @@ def show(compared: Compared) -> None:
     """Print the table, why epsilon is what it is, and draw the picture."""
     plan = read_comparison(compared.folder)
     names = short_names(plan.methods)
-    runs = {names[word]: [Run(compared.folder / n) for n, _ in plan.runs_of(word)] for word in plan.methods}
+    runs = {
+        names[word]: [Run(compared.folder / n) for n, _ in plan.runs_of(word)]
+        for word in plan.methods
+    }
     s = plan.setting
     title = f"{Path(s.data).name}, {s.split}, {s.clients} clients"
-    print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}; eps at delta {s.delta:g} against the server\n")
+    print(
+        f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}; eps at delta {s.delta:g} against the server\n"
+    )
     print(comparison_table([row.named(names[row.method]) for row in compared.rows]) + "\n")
     for why in dict.fromkeys(row.why for row in compared.rows):
         methods = ", ".join(names[r.method] for r in compared.rows if r.why == why)

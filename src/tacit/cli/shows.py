@@ -82,14 +82,23 @@ def _list_data() -> None:
     print(f"data folder: {folder}\n  {'digits':14} embedded: 1,797 scans of 8x8, no file needed")
     for name, files in FILES.items():
         missing = [f for f in files if locate(f, folder) is None]
-        state = "here" if not missing else f"{len(missing)} of {len(files)} files missing; `tacit data get {name}`"
+        state = (
+            "here"
+            if not missing
+            else f"{len(missing)} of {len(files)} files missing; `tacit data get {name}`"
+        )
         print(f"  {name:14} {state}")
 
 
 def _get_data(name: str) -> None:
     if name not in FILES:
         return
-    columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        *Progress.get_default_columns()[:2],
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, disable=not sys.stderr.isatty()) as progress:
         bars = {f.name: progress.add_task(f.name, total=None) for f in FILES[name]}
 
@@ -104,7 +113,9 @@ def _get_data(name: str) -> None:
 def _check_data(name: str) -> None:
     for file in FILES.get(name, ()):
         if locate(file, data_folder()) is None:
-            raise BadInput(f"{data_folder() / file.path}: missing; `tacit data get {name}` downloads it")
+            raise BadInput(
+                f"{data_folder() / file.path}: missing; `tacit data get {name}` downloads it"
+            )
         verify(file, data_folder())
     found = load(name)
     shape = "x".join(map(str, found.shape))
@@ -128,12 +139,16 @@ class SplitFlags:
 def split(args: Sequence[str]) -> None:
     """Draw who holds what."""
     schemes = "\n".join(f"  {usage:24} {about}" for usage, about in SCHEMES.items())
-    given = parse(SplitFlags, args, prog="tacit split", about=f"Draw who holds what. Schemes:\n{schemes}")
+    given = parse(
+        SplitFlags, args, prog="tacit split", about=f"Draw who holds what. Schemes:\n{schemes}"
+    )
     if not given.out.name:
         raise BadInput(f"out = '{given.out}': must be the name of a picture, such as split.png")
     Setting(split=given.split, clients=given.clients)  # refuses what contradicts
     dataset = load(given.data)
-    federation = federate(dataset, given.split, clients=clients_of(given.split, given.clients), seed=given.seed)
+    federation = federate(
+        dataset, given.split, clients=clients_of(given.split, given.clients), seed=given.seed
+    )
     counts = federation.counts()
     print(text_split(counts))
     title = f"{given.data}, {given.split}, seed {given.seed}"
@@ -151,7 +166,11 @@ def doctor(args: Sequence[str]) -> None:
         good, words = check()
         problems += not good
         print(f"{'ok ' if good else '!! '} {name:12} {words}")
-    print("all is well" if not problems else f"{problems} thing{'s' * (problems > 1)} to look at, marked !!")
+    print(
+        "all is well"
+        if not problems
+        else f"{problems} thing{'s' * (problems > 1)} to look at, marked !!"
+    )
 
 
 def _python() -> tuple[bool, str]:
@@ -159,7 +178,17 @@ def _python() -> tuple[bool, str]:
 
 
 def _libraries() -> tuple[bool, str]:
-    names = ["torch", "numpy", "scipy", "safetensors", "dp-accounting", "tyro", "pydantic", "rich", "matplotlib"]
+    names = [
+        "torch",
+        "numpy",
+        "scipy",
+        "safetensors",
+        "dp-accounting",
+        "tyro",
+        "pydantic",
+        "rich",
+        "matplotlib",
+    ]
     return True, ", ".join(f"{n} {version(n)}" for n in names)
 
 
@@ -176,13 +205,18 @@ def _memory() -> tuple[bool, str]:
 
 
 def _device() -> tuple[bool, str]:
-    return True, torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu (no CUDA device)"
+    return True, torch.cuda.get_device_name(
+        0
+    ) if torch.cuda.is_available() else "cpu (no CUDA device)"
 
 
 def _disk() -> tuple[bool, str]:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     writable = os.access(Path.cwd(), os.W_OK)
-    return writable and free > 1, f"{free:.1f} GB free here, {'writable' if writable else 'NOT writable'}"
+    return (
+        writable and free > 1,
+        f"{free:.1f} GB free here, {'writable' if writable else 'NOT writable'}",
+    )
 
 
 def _data() -> tuple[bool, str]:

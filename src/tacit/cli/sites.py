@@ -45,7 +45,9 @@ def keys(args: Sequence[str]) -> None:
 
     word, *rest = args
     check_choice("keys", word, ("init", "new", "add", "remove", "list"))
-    least, most = {"init": (1, 99), "new": (1, 2), "add": (3, 3), "remove": (2, 2), "list": (1, 1)}[word]
+    least, most = {"init": (1, 99), "new": (1, 2), "add": (3, 3), "remove": (2, 2), "list": (1, 1)}[
+        word
+    ]
     if not least <= len(rest) <= most:
         raise BadInput(f"keys {word}: {len(rest)} arguments; see `tacit keys --help`")
     if options := [arg for arg in rest if arg.startswith("-")]:
@@ -53,7 +55,9 @@ def keys(args: Sequence[str]) -> None:
     folder = Path(rest[0])
     if word == "init":
         k.make_authority(folder, rest[1:])
-        print(f"authority and server certificate in {folder}; give {folder / 'ca.crt'} to every site")
+        print(
+            f"authority and server certificate in {folder}; give {folder / 'ca.crt'} to every site"
+        )
     elif word == "new":
         private = k.make_site_key(Path(rest[1]) if len(rest) > 1 else Path(), rest[0])
         print(f"{private} stays here; give {private.with_suffix('.pub')} to the coordinator")
@@ -64,7 +68,9 @@ def keys(args: Sequence[str]) -> None:
         k.remove(folder, rest[1])
         print(f"{rest[1]} may not connect any more, from the next start of `tacit serve`")
     else:
-        print("\n".join(f"{name}  {text}" for name, text in k.register_of(folder).items()) or "nobody")
+        print(
+            "\n".join(f"{name}  {text}" for name, text in k.register_of(folder).items()) or "nobody"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class ServeFlags:
     deadline: float = 600.0  # seconds that a site has for an answer
     max_message: int = 1024  # megabytes of one message at most
     public: str | None = None  # data that belong to nobody, for methods that use some
-    samples: Literal["os", "seeded"] = "os"  # who takes part: os: a secret; seeded: a rehearsal, as in a simulation
+    # who takes part: os: a secret; seeded: a rehearsal, as in a simulation
+    samples: Literal["os", "seeded"] = "os"
     insecure: bool = False  # no TLS, no keys: on loopback only
 
 
@@ -89,9 +96,14 @@ def serve(args: Sequence[str]) -> None:
     about = "Coordinate real sites. The first argument is an experiment file, or the directory of a run to continue."
     if not args or args[0].startswith("-"):
         parse(ServeFlags, args or ["--help"], prog="tacit serve EXPERIMENT.toml|RUN", about=about)
-        raise BadInput(f"{args[0]}: the first argument must be an experiment file or the directory of a run")
+        raise BadInput(
+            f"{args[0]}: the first argument must be an experiment file or the directory of a run"
+        )
     _needs_flower()
-    what, given = Path(args[0]), parse(ServeFlags, args[1:], prog=f"tacit serve {args[0]}", about=about)
+    what, given = (
+        Path(args[0]),
+        parse(ServeFlags, args[1:], prog=f"tacit serve {args[0]}", about=about),
+    )
     _check_network(given.insecure, given.host, {"--keys": given.keys})
     check_number("port", given.port, at_least=1, at_most=65535)
     check_number("deadline", given.deadline, above=0)
@@ -121,7 +133,11 @@ def serve(args: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
-        done = go_on(what, terms, watch, _say) if what.is_dir() else start(experiment, given.out, terms, watch, _say)
+        done = (
+            go_on(what, terms, watch, _say)
+            if what.is_dir()
+            else start(experiment, given.out, terms, watch, _say)
+        )
     conclude(done)
 
 
@@ -139,20 +155,26 @@ class JoinFlags:
 
     server: str  # the coordinator, as HOST:PORT
     name: str  # this site's name, as registered
-    data: str  # this site's data: a .npz, .csv or .parquet file, a folder of images by class, or a known data set
+    # this site's data: a .npz, .csv or .parquet file, a folder of images by class, or a known data
+    # set
+    data: str
     key: Path | None = None  # this site's private key, made by `tacit keys new`
     ca: Path | None = None  # the coordinator's ca.crt
     store: Path | None = None  # folder of this site's memory and ledger; default: sites/NAME
-    budget: float = math.inf  # epsilon that all runs together may cost, for one example against the server
+    # epsilon that all runs together may cost, for one example against the server
+    budget: float = math.inf
     delta: float = 1e-5  # of that budget
     metrics: str = "exact"  # reports about test data: exact, none, or the epsilon of each report
-    classes: str = ""  # all classes of the federation, in order, such as benign,malignant; or their number
+    # all classes of the federation, in order, such as benign,malignant; or their number
+    classes: str = ""
     model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
-    noise: Literal["os", "seeded"] = "os"  # seeded: a rehearsal that can be repeated and protects nothing
+    # seeded: a rehearsal that can be repeated and protects nothing
+    noise: Literal["os", "seeded"] = "os"
     split: str = "iid"  # with --part: how a data set is divided, for a rehearsal
     part: str = ""  # such as 0/3: hold only the first of three parts
     seed: int = 0  # with --part: the split's seed
-    threads: int = 1  # processors to use; with 1 the result is the same, bit for bit, as in a simulation
+    # processors to use; with 1 the result is the same, bit for bit, as in a simulation
+    threads: int = 1
     patience: float = 3600.0  # seconds without a connection before giving up
     max_message: int = 1024  # megabytes of one message at most
     insecure: bool = False  # no TLS, no keys: on loopback only
@@ -160,11 +182,15 @@ class JoinFlags:
 
 def join(args: Sequence[str]) -> None:
     """Take part as a site."""
-    given = parse(JoinFlags, args, prog="tacit join", about="Take part in a federation with your own data.")
+    given = parse(
+        JoinFlags, args, prog="tacit join", about="Take part in a federation with your own data."
+    )
     _needs_flower()
     host, _, port = given.server.rpartition(":")
     if not (host and port.isdecimal() and 1 <= int(port) <= 65535):
-        raise BadInput(f"--server = {given.server!r}: must be HOST:PORT, with a port from 1 to 65535")
+        raise BadInput(
+            f"--server = {given.server!r}: must be HOST:PORT, with a port from 1 to 65535"
+        )
     _check_network(given.insecure, host, {"--key": given.key, "--ca": given.ca})
     if given.budget != math.inf:
         check_number("budget", given.budget, above=0)
@@ -215,7 +241,9 @@ def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     i, slash, n = given.part.partition("/")
     if not (slash and i.isdigit() and n.isdigit() and int(i) < int(n)):
         raise BadInput(f"--part = {given.part!r}: must be such as 0/3")
-    return dataset, part_of(federate(dataset, given.split, clients=int(n), seed=given.seed).split, int(i))
+    return dataset, part_of(
+        federate(dataset, given.split, clients=int(n), seed=given.seed).split, int(i)
+    )
 
 
 def with_classes(dataset: Dataset, wanted: str) -> Dataset:
@@ -226,9 +254,15 @@ def with_classes(dataset: Dataset, wanted: str) -> Dataset:
 
     if not wanted:
         return dataset
-    names = tuple(map(str, range(int(wanted)))) if wanted.isdigit() else tuple(w.strip() for w in wanted.split(","))
+    names = (
+        tuple(map(str, range(int(wanted))))
+        if wanted.isdigit()
+        else tuple(w.strip() for w in wanted.split(","))
+    )
     if missing := [c for c in dataset.classes if c not in names]:
-        raise BadInput(f"--classes = {wanted!r}: {missing[0]!r} is not among them, but this site's data have it")
+        raise BadInput(
+            f"--classes = {wanted!r}: {missing[0]!r} is not among them, but this site's data have it"
+        )
     number = torch.tensor([names.index(c) for c in dataset.classes])
     train, test = (Examples(e.x, number[e.y]) for e in (dataset.train, dataset.test))
     return replace(dataset, train=train, test=test, classes=names)
@@ -240,7 +274,9 @@ def _metrics(text: str) -> float:
     try:
         epsilon = float(text)
     except ValueError:
-        raise BadInput(f"--metrics = {text!r}: must be exact, none, or the epsilon of each report") from None
+        raise BadInput(
+            f"--metrics = {text!r}: must be exact, none, or the epsilon of each report"
+        ) from None
     check_number("metrics", epsilon, above=0)
     return epsilon
 
@@ -249,7 +285,9 @@ def _check_network(insecure: bool, host: str, keys: dict[str, Path | None]) -> N
     """TLS and keys are the rule; without them nothing leaves this machine."""
     given = [flag for flag, file in keys.items() if file is not None]
     if insecure and given:
-        raise BadInput(f"--insecure: contradicts {' and '.join(given)}, which would not be used; leave one of them out")
+        raise BadInput(
+            f"--insecure: contradicts {' and '.join(given)}, which would not be used; leave one of them out"
+        )
     if insecure and not _loopback(host):
         raise BadInput(f"--insecure: only on loopback, such as 127.0.0.1, not on {host}")
     if not insecure and len(given) < len(keys):

@@ -34,7 +34,9 @@ examples:
   tacit sweep ldp_fl nbafl --over epsilon=1,4,8 --rounds 10
 """
 OVER = "FIELD=v1,v2,...: a numeric setting and its values; several make a grid"
-Over = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(help=OVER, metavar="FIELD=V1,V2,...")]
+Over = Annotated[
+    tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(help=OVER, metavar="FIELD=V1,V2,...")
+]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ def sweep(args: Sequence[str]) -> None:
         return
     words = [arg for n, arg in enumerate(args) if all(not a.startswith("-") for a in args[: n + 1])]
     if not words:
-        raise BadInput(f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`")
+        raise BadInput(
+            f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`"
+        )
     plan, out = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
     with watcher("sweep") as watch:
         swept = start_sweep(plan, out=out, watch=watch)
@@ -63,16 +67,24 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
     default = Experiment(method_from_spec(word))
     more: list[tuple[str, Any, Any]] = [
         ("over", Over, field(default=())),
-        ("repeats", Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")], 1),
+        (
+            "repeats",
+            Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")],
+            1,
+        ),
     ]
     about = f"{word}: {first_line(default.method)}"
     given = parse(run_flags(default, *more), rest, prog=f"tacit sweep {word}", about=about)
-    return Sweep({word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats), given.out
+    return Sweep(
+        {word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats
+    ), given.out
 
 
 def _several(args: Sequence[str]) -> tuple[Sweep, Path | None]:
     """Read the flags that several methods share."""
-    given = parse(SweepFlags, args, prog="tacit sweep", about="Run several methods over a grid of numbers.")
+    given = parse(
+        SweepFlags, args, prog="tacit sweep", about="Run several methods over a grid of numbers."
+    )
     if twice := {m for m in given.methods if given.methods.count(m) > 1}:
         raise BadInput(f"methods: {', '.join(sorted(twice))} is named more than once")
     shared = common(given)

@@ -34,7 +34,8 @@ class SynthFlags:
     delta: float = 1e-5  # the delta of (epsilon, delta)
     label_epsilon: float = 0.05  # the part of epsilon for the GAN's class histogram
     seed: int = 0  # of everything random but the noise
-    noise: Literal["os", "seeded"] = "os"  # where noise comes from; seeded: a simulation that can be repeated
+    # where noise comes from; seeded: a simulation that can be repeated
+    noise: Literal["os", "seeded"] = "os"
     out: Path | None = None  # folder; default: a new one in runs/
     gan: Annotated[GANSettings, tyro.conf.arg(name="gan")] = field(default_factory=GANSettings)
     moments: Annotated[Moments, tyro.conf.arg(name="moments")] = field(default_factory=Moments)
@@ -71,8 +72,12 @@ def synth(args: Sequence[str]) -> None:
             watch=watch.answered,
         )
     certificate = save(made, dataset, source, folder)
-    print(f"{len(made.examples)} synthetic examples of {dataset.name} in {time.perf_counter() - since:.1f} s")
+    print(
+        f"{len(made.examples)} synthetic examples of {dataset.name} in {time.perf_counter() - since:.1f} s"
+    )
     adding, replacing = (show_epsilon(v) for v in made.epsilons().values())
-    print(f"eps {adding} (add/remove), {replacing} (replace), delta {made.delta:g}: {certificate['why']}")
+    print(
+        f"eps {adding} (zero-out), {replacing} (replace), delta {made.delta:g}: {certificate['why']}"
+    )
     sheet = draw_sheet(made.examples.x, made.examples.y, dataset.classes, folder / "sheet")
     print(f"files in {folder}: synthetic.npz, certificate.json{', sheet.png' if sheet else ''}")

@@ -1,9 +1,12 @@
-"""CUAG-PFL's deterministic binary measurement (Algorithm 3) as sums over consecutive blocks: no matrix is built.
+"""CUAG-PFL's deterministic binary measurement (Algorithm 3) as sums over consecutive blocks.
 
-A layer of I numbers becomes floor(r I) sums over blocks that tile it: the first I - floor(1/r) floor(r I) blocks have
-floor(1/r) + 1 numbers, the others floor(1/r). That is the same as to make the blocks as equal as they can be, the
-longer ones first, and this is how they are made here: it also covers layers that are too small for the two lengths of
-the paper (I > floor(r I) (floor(1/r) + 1)), and one that would have no row at all gets one.
+No matrix is built.
+
+A layer of I numbers becomes floor(r I) sums over blocks that tile it: the first I - floor(1/r)
+floor(r I) blocks have floor(1/r) + 1 numbers, the others floor(1/r). That is the same as to make
+the blocks as equal as they can be, the longer ones first, and this is how they are made here: it
+also covers layers that are too small for the two lengths of the paper (I > floor(r I) (floor(1/r) +
+1)), and one that would have no row at all gets one.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ def measure(x: Tensor, rate: float) -> Tensor:
 
 
 def rebuild(sums: Tensor, numbers: int) -> Tensor:
-    """Return the shortest vector with these sums: each is spread evenly over its block (the pseudo-inverse)."""
+    """Return the shortest vector with these sums.
+
+    Each is spread evenly over its block (the pseudo-inverse).
+    """
     rows = sums.numel()
     length, longer = divmod(numbers, rows)
     cut = longer * (length + 1)

@@ -1,4 +1,7 @@
-"""How coherent a measurement matrix is with a basis: CUAG-PFL's equation 14 and figure 3. Low is good."""
+"""How coherent a measurement matrix is with a basis: CUAG-PFL's equation 14 and figure 3.
+
+Low is good.
+"""
 
 from __future__ import annotations
 

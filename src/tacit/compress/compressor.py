@@ -17,7 +17,9 @@ Rates = Mapping[str, float]  # the rate of each layer, by its name
 
 @dataclass(frozen=True)
 class Compressor:
-    """A measurement matrix and its rates: ``rate`` for every layer, or dynamic ones where that is 0.
+    """A measurement matrix and its rates.
+
+    ``rate`` for every layer, or dynamic ones where that is 0.
 
     At rate 1 a layer travels as it is, whatever the matrix.
 
@@ -31,7 +33,9 @@ class Compressor:
     r_min: float = 0.2
 
     @classmethod
-    def of(cls, word: str, r_max: float = 0.5, r_min: float = 0.2, *, field: str = "compress") -> Compressor:
+    def of(
+        cls, word: str, r_max: float = 0.5, r_min: float = 0.2, *, field: str = "compress"
+    ) -> Compressor:
         """Read ``none``, ``binary:dynamic``, ``binary:0.3``, ``gaussian:0.3``, ``bernoulli:dynamic`` and the like."""
         check_bounds(r_max, r_min)
         if word == "none":
@@ -48,7 +52,10 @@ class Compressor:
         return cls(matrix, share, r_max, r_min)
 
     def rates(self, reference: Params) -> dict[str, float]:
-        """Return the rate of each layer; dynamic ones follow from the norms of a public ``reference``."""
+        """Return the rate of each layer.
+
+        Dynamic ones follow from the norms of a public ``reference``.
+        """
         if self.matrix == "none":
             return {}
         if self.rate:
@@ -59,19 +66,27 @@ class Compressor:
         """Return the measurements of each layer: linear in ``dx``, and free to leave if it is."""
         if self.matrix == "none":
             return dx
-        return Params({k: self._measure(v, rates[k]) for k, v in dx.items()}).as_released(dx.released)
+        return Params({k: self._measure(v, rates[k]) for k, v in dx.items()}).as_released(
+            dx.released
+        )
 
     def expand(self, small: Params, like: Params, rates: Rates) -> Params:
         """Return an update of the shape of ``like`` with these measurements."""
         if self.matrix == "none":
             return small
-        whole = {k: self._rebuild(small[k], v.numel(), rates[k]).view(v.shape) for k, v in like.items()}
+        whole = {
+            k: self._rebuild(small[k], v.numel(), rates[k]).view(v.shape) for k, v in like.items()
+        }
         return Params(whole).as_released(small.released)
 
     def _measure(self, x: Tensor, rate: float) -> Tensor:
         if rate == 1:
             return x.detach().reshape(-1)
-        return binary.measure(x, rate) if self.matrix == "binary" else sensing.measure(self.matrix, x, rate)
+        return (
+            binary.measure(x, rate)
+            if self.matrix == "binary"
+            else sensing.measure(self.matrix, x, rate)
+        )
 
     def _rebuild(self, y: Tensor, numbers: int, rate: float) -> Tensor:
         if rate == 1:

@@ -18,8 +18,9 @@ def check_bounds(r_max: float, r_min: float) -> None:
 def weights(w: Params) -> dict[str, float]:
     """Return each layer's share in the sum of all layers' norms; nothing has a share in nothing.
 
-    CUAG-PFL's paper divides by the norm "of the whole model". Read as the norm of all numbers together, that gives an
-    uplink of 48% with its network; read as the sum of the layers' norms it gives 31%, which is what it reports.
+    CUAG-PFL's paper divides by the norm "of the whole model". Read as the norm of all numbers
+    together, that gives an uplink of 48% with its network; read as the sum of the layers' norms it
+    gives 31%, which is what it reports.
     """
     norms = w.norms()
     whole = sum(norms.values())
@@ -29,8 +30,9 @@ def weights(w: Params) -> dict[str, float]:
 def dynamic(w: Params, r_max: float, r_min: float) -> dict[str, float]:
     """Return CUAG-PFL's rate for each layer (Algorithm 2) from the layers' shares in the norms of ``w``.
 
-    A layer with a small share is compressed by r_max less its share, one with a large share by its share, at most by
-    r_max. Rounding is Python's. Bounds other than the paper's can lead to a rate of 0, which becomes 0.1.
+    A layer with a small share is compressed by r_max less its share, one with a large share by its
+    share, at most by r_max. Rounding is Python's. Bounds other than the paper's can lead to a rate
+    of 0, which becomes 0.1.
     """
     check_bounds(r_max, r_min)
     return {layer: max(LEAST, _rate(weight, r_max, r_min)) for layer, weight in weights(w).items()}

@@ -1,8 +1,11 @@
-"""Compression at the place where a reply leaves its client, for every method: a task and its server see none of it.
+"""Compression at the place where a reply leaves its client, for every method.
 
-What a task sends and has the names and shapes of the parameters that it was sent is compressed, and expanded again at
-the server. Dynamic rates follow from those very parameters, so both ends know them and there is nothing to remember.
-Methods send differences from what they got, not points: what compression loses of a small step is small.
+A task and its server see none of it.
+
+What a task sends and has the names and shapes of the parameters that it was sent is compressed, and
+expanded again at the server. Dynamic rates follow from those very parameters, so both ends know
+them and there is nothing to remember. Methods send differences from what they got, not points: what
+compression loses of a small step is small.
 """
 
 from __future__ import annotations
@@ -25,12 +28,18 @@ class Small:
 
 
 def shrink(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
-    """Return a reply (a dataclass) whose updates are small; ``args`` are those of the call that it answers."""
+    """Return a reply (a dataclass) whose updates are small.
+
+    ``args`` are those of the call that it answers.
+    """
     like = _reference(args)
     if compressor.matrix == "none" or like is None:
         return sent
     rates, values = compressor.rates(like), _values(sent)
-    return _with(sent, {k: Small(compressor.compress(v, rates)) for k, v in values.items() if _alike(v, like)})
+    return _with(
+        sent,
+        {k: Small(compressor.compress(v, rates)) for k, v in values.items() if _alike(v, like)},
+    )
 
 
 def restore(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
@@ -47,7 +56,9 @@ def _reference(args: Mapping[str, Any]) -> Params | None:
 
 
 def _alike(value: Any, like: Params) -> bool:
-    return isinstance(value, Params) and {k: v.shape for k, v in value.items()} == {k: v.shape for k, v in like.items()}
+    return isinstance(value, Params) and {k: v.shape for k, v in value.items()} == {
+        k: v.shape for k, v in like.items()
+    }
 
 
 def _values(sent: Any) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Random measurement matrices, for comparison with the binary one, and the sparse recovery that belongs to them.
 
-A matrix for a whole layer would not fit into memory, so a layer is cut into blocks of 512 numbers (the size of the
-paper's figure 3), all measured by the same matrix; a shorter last block has a smaller one. The matrix follows from its
-size alone, so it is never sent. Recovery is orthogonal matching pursuit (scikit-learn) block by block, with an eighth
-of the rows as non-zero coefficients of the discrete cosine basis: neighbouring weights of a layer move alike, so
-updates are much nearer to sparse there than in themselves.
+A matrix for a whole layer would not fit into memory, so a layer is cut into blocks of 512 numbers
+(the size of the paper's figure 3), all measured by the same matrix; a shorter last block has a
+smaller one. The matrix follows from its size alone, so it is never sent. Recovery is orthogonal
+matching pursuit (scikit-learn) block by block, with an eighth of the rows as non-zero coefficients
+of the discrete cosine basis: neighbouring weights of a layer move alike, so updates are much nearer
+to sparse there than in themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def matrix(kind: str, rows: int, columns: int) -> Array:
     """Return a Gaussian matrix, or a Bernoulli one of equally likely signs, with columns of norm 1 on average."""
     rng = rng_for("measurement", kind, rows, columns)
     size = (rows, columns)
-    entries: Array = rng.standard_normal(size) if kind == "gaussian" else rng.choice([-1.0, 1.0], size)
+    entries: Array = (
+        rng.standard_normal(size) if kind == "gaussian" else rng.choice([-1.0, 1.0], size)
+    )
     entries /= np.sqrt(rows)
     return entries
 
@@ -37,7 +40,9 @@ def matrix(kind: str, rows: int, columns: int) -> Array:
 def _blocks(numbers: int, rate: float) -> list[tuple[int, int, int]]:
     """Return (how many blocks, rows, columns) of the whole blocks and of the last, shorter one."""
     whole, rest = divmod(numbers, BLOCK)
-    return [(n, rows_for(size, rate), size) for n, size in ((whole, BLOCK), (1, rest)) if n and size]
+    return [
+        (n, rows_for(size, rate), size) for n, size in ((whole, BLOCK), (1, rest)) if n and size
+    ]
 
 
 def measure(kind: str, x: Tensor, rate: float) -> Tensor:
@@ -62,16 +67,22 @@ def recover(kind: str, y: Tensor, numbers: int, rate: float) -> Tensor:
 
 
 def _pursue(phi: Array, seen: Array) -> Array:
-    """Return, for each row of products, a vector that is sparse in the cosine basis; nothing comes of nothing."""
-    from scipy.fft import dct, idct  # imported late, as is the next: only this comparison needs them
+    """Return, for each row of products, a vector that is sparse in the cosine basis.
+
+    Nothing comes of nothing.
+    """
+    # imported late, as is the next: only this comparison needs them
+    from scipy.fft import dct, idct
     from sklearn.linear_model import orthogonal_mp_gram
 
     found = np.zeros((len(seen), phi.shape[1]))
     some = np.flatnonzero(np.abs(seen).max(axis=1))
     if len(some):
-        phi, few = dct(phi, norm="ortho", axis=1), max(1, len(phi) // 8)  # in the coordinates of the basis
+        # in the coordinates of the basis
+        phi, few = dct(phi, norm="ortho", axis=1), max(1, len(phi) // 8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # it says so when fewer numbers explain all there is
+            # it says so when fewer numbers explain all there is
+            warnings.simplefilter("ignore", RuntimeWarning)
             got = orthogonal_mp_gram(phi.T @ phi, phi.T @ seen[some].T, n_nonzero_coefs=few)
         found[some] = idct(got.reshape(phi.shape[1], -1), norm="ortho", axis=0).T
     return found

@@ -1,4 +1,7 @@
-"""The client's side: a task is a plain function, and calling it builds the message that asks for it."""
+"""The client's side.
+
+A task is a plain function, and calling it builds the message that asks for it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class Client:
     kept: Mapping[str, Any]  # from the last reply the server accepted
     rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
     noise: Noise = "seeded"  # where mechanisms draw their randomness
-    spent: Ledger = field(default_factory=Ledger)  # releases about this client's data, from the beginning
+    # releases about this client's data, from the beginning
+    spent: Ledger = field(default_factory=Ledger)
     approve: Callable[[Ledger], None] = no_limit  # raises where a ledger would pass the budget
 
     task: str = ""  # the name of the task that runs
@@ -43,7 +47,8 @@ class Client:
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.
 
-        The same line twice in one task is two releases. With seeded noise, the same task done again is not.
+        The same line twice in one task is two releases. With seeded noise, the same task done again
+        is not.
         """
         counted = replace(line, attempt=self.drawn.count(line))
         self.approve(self.spent.plus(counted))
@@ -61,7 +66,8 @@ class Reply(Generic[T]):
     """What a task returns."""
 
     sent: T  # a dataclass that names everything that leaves the client
-    keep: Mapping[str, Any] | None = None  # becomes ``me.kept`` if and only if the server accepts the reply
+    # becomes ``me.kept`` if and only if the server accepts the reply
+    keep: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,10 @@ class Call(Generic[T]):
 
 
 class Task(Generic[P, T]):
-    """A client function; calling it builds a :class:`Call`, so a type checker sees both ends of the wire."""
+    """A client function.
+
+    Calling it builds a :class:`Call`, so a type checker sees both ends of the wire.
+    """
 
     registry: ClassVar[dict[str, Task[Any, Any]]] = {}
 
@@ -86,7 +95,8 @@ class Task(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         bound = self.signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
-        return Call(self.name, {k: v for k, v in list(bound.arguments.items())[1:]})  # without ``me``
+        # without ``me``
+        return Call(self.name, {k: v for k, v in list(bound.arguments.items())[1:]})
 
 
 def task(fn: Callable[Concatenate[Client, P], Reply[T]]) -> Task[P, T]:

@@ -22,7 +22,9 @@ S = TypeVar("S")
 class Law(Protocol):
     """How participants are chosen."""
 
-    def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]: ...
+    def pick(
+        self, everyone: Sequence[ClientId], rng: np.random.Generator
+    ) -> Sequence[ClientId]: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class Fixed:
 
     def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]:
         if not 1 <= self.k <= len(everyone):
-            raise BadInput(f"per_round = {self.k}: must be between 1 and {len(everyone)}, the number of clients")
+            raise BadInput(
+                f"per_round = {self.k}: must be between 1 and {len(everyone)}, the number of clients"
+            )
         return [everyone[int(i)] for i in sorted(rng.choice(len(everyone), self.k, replace=False))]
 
 
@@ -78,7 +82,9 @@ class Sample:
 class Replies(Sequence[T]):
     """What came back, in client order, plus who failed and why."""
 
-    def __init__(self, id: str, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]) -> None:
+    def __init__(
+        self, id: str, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]
+    ) -> None:
         self.id, self.sample, self.failed = id, sample, dict(failed)
         self.clients = tuple(i for i in sample.ids if i in got)
         self._got = [got[i] for i in self.clients]
@@ -101,7 +107,9 @@ class Cohort(Protocol):
     ledger: Ledger
     noise: Noise  # where server-side mechanisms draw their randomness
     delta: float  # of every (epsilon, delta) in this run
-    public: Any  # examples that belong to nobody, a data.examples.Examples, or None; their labels are only for reports
+    # examples that belong to nobody, a data.examples.Examples, or None; their labels are only for
+    # reports
+    public: Any
 
     def afford(self, line: Release) -> None: ...
     def release(self, line: Release) -> None: ...
@@ -112,7 +120,10 @@ class Cohort(Protocol):
 
 
 def most_rounds(cohort: Cohort, law: Law, rounds: int) -> int:
-    """Return how many of the rounds the client that is sampled most often takes part in; no data decide that."""
+    """Return how many of the rounds the client that is sampled most often takes part in.
+
+    No data decide that.
+    """
     if isinstance(law, Everyone):
         return rounds
     drawn = Counter(client for t in range(rounds) for client in cohort.sample(law, t).ids)
@@ -120,7 +131,10 @@ def most_rounds(cohort: Cohort, law: Law, rounds: int) -> int:
 
 
 class State(Protocol):
-    """All that survives a yield: the shared model, how many rounds are done, and what else a method adds."""
+    """All that survives a yield.
+
+    The shared model, how many rounds are done, and what else a method adds.
+    """
 
     @property
     def x(self) -> Params: ...
@@ -131,10 +145,11 @@ class State(Protocol):
 class Method(Protocol):
     """A frozen dataclass of hyper-parameters, which is also the schema of its settings and flags.
 
-    Three more are looked for by name. ``predictor(me, s)`` returns the function from inputs to scores that this client
-    answers with, where it is not the shared model: a personal model. ``shared(me, s)`` returns the one that everybody
-    answers with, where it is not the experiment's network with the parameters ``s.x``. ``pooled = True`` asks for one
-    client that holds everybody's data.
+    Three more are looked for by name. ``predictor(me, s)`` returns the function from inputs to
+    scores that this client answers with, where it is not the shared model: a personal model.
+    ``shared(me, s)`` returns the one that everybody answers with, where it is not the experiment's
+    network with the parameters ``s.x``. ``pooled = True`` asks for one client that holds
+    everybody's data.
     """
 
     @property

@@ -1,4 +1,7 @@
-"""What can go wrong, each with the exit code of the command line. One line each: field, value, what is allowed."""
+"""What can go wrong, each with the exit code of the command line. One line each.
+
+Field, value, what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,13 @@ def check_number(
     tacit.core.errors.BadInput: lr = -1.0: must be above 0
     """
     try:
-        if value >= at_least and value > above and value <= at_most and value < below and not (whole and value % 1):
+        if (
+            value >= at_least
+            and value > above
+            and value <= at_most
+            and value < below
+            and not (whole and value % 1)
+        ):
             return
     except TypeError:
         raise BadInput(f"{field} = {value!r}: must be a number") from None

@@ -1,4 +1,7 @@
-"""What was released, about whom, and who saw it. Silence is not privacy: an empty ledger means infinity."""
+"""What was released, about whom, and who saw it. Silence is not privacy.
+
+An empty ledger means infinity.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,18 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 S = TypeVar("S")
 
-Unit = Literal["example", "client"]  # what two neighbouring data sets differ in: one record, or all of one client
-Observer = Literal["server", "clients", "public"]  # who looks: the server, the other clients, whoever gets the model
-Relation = Literal["add/remove", "replace"]  # how neighbours differ in that unit
-Stated = Literal["add/remove", "replace", "either"]  # what a sensitivity holds for; either: for both, as it is
-Noise = Literal["os", "seeded", "none"]  # where randomness came from; "seeded" is a simulation, "none" was not needed
+# what two neighbouring data sets differ in: one record, or all of one client
+Unit = Literal["example", "client"]
+# who looks: the server, the other clients, whoever gets the model
+Observer = Literal["server", "clients", "public"]
+Relation = Literal["zero-out", "replace"]  # how neighbours differ in that unit
+# what a sensitivity holds for; either: for both, as it is
+Stated = Literal["zero-out", "replace", "either"]
+# where randomness came from; "seeded" is a simulation, "none" was not needed
+Noise = Literal["os", "seeded", "none"]
 
-FEDERATION = "federation"  # the owner of what a server-side mechanism releases: everybody pays for it
+# the owner of what a server-side mechanism releases: everybody pays for it
+FEDERATION = "federation"
 
 
 @dataclass(frozen=True)
@@ -48,10 +56,14 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class Nothing:
-    """A reply with no content, or with nothing but public numbers: nothing about the data was released."""
+    """A reply with no content, or with nothing but public numbers.
+
+    Nothing about the data was released.
+    """
 
 
-Event = Gaussian | Laplace | Pure | NonPrivate | Nothing  # one class per mechanism; the privacy room makes epsilons
+# one class per mechanism; the privacy room makes epsilons
+Event = Gaussian | Laplace | Pure | NonPrivate | Nothing
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,9 @@ class Release:
     rounds: Rounds
     steps: int = 1
     sampling: Sampling = Sampling()
-    relation: Stated = "add/remove"  # the relation that the event's sensitivity is stated for
-    covers: str | None = None  # the task whose raw replies, in the same rounds, this mechanism consumed
+    relation: Stated = "zero-out"  # the relation that the event's sensitivity is stated for
+    # the task whose raw replies, in the same rounds, this mechanism consumed
+    covers: str | None = None
     noise: Noise = "none"
     attempt: int = 0  # more than 0: the same round done again, with new noise
 
@@ -94,7 +107,14 @@ class Release:
 
 def unnoised(name: str, client: str) -> Release:
     """Return the line of a method that sends its updates as they are."""
-    return Release(name, "example", client, "server", NonPrivate(f"{name} sends its updates without noise"), ((0, 0),))
+    return Release(
+        name,
+        "example",
+        client,
+        "server",
+        NonPrivate(f"{name} sends its updates without noise"),
+        ((0, 0),),
+    )
 
 
 def union(a: Rounds, b: Rounds) -> Rounds:
@@ -120,7 +140,10 @@ class Ledger:
         self.add(lines)
 
     def add(self, lines: Iterable[Release]) -> list[Release]:
-        """Write lines, each once: what is known already changes nothing. Return the lines as they now stand."""
+        """Write lines, each once: what is known already changes nothing.
+
+        Return the lines as they now stand.
+        """
         changed = {}
         for line in lines:
             key = replace(line, rounds=())
@@ -131,7 +154,10 @@ class Ledger:
         return list(changed.values())
 
     def release(self, line: Release) -> None:
-        """Write a release that has just happened. Fresh noise in a round that is known already is a further one."""
+        """Write a release that has just happened.
+
+        Fresh noise in a round that is known already is a further one.
+        """
         while line.noise == "os" and self._has(line):
             line = replace(line, attempt=line.attempt + 1)
         self.add([line])
@@ -151,7 +177,10 @@ class Ledger:
         return more
 
     def covering(self) -> list[Release]:
-        """Return the lines of mechanisms that consumed raw replies; there are few, whatever the number of clients."""
+        """Return the lines of mechanisms that consumed raw replies.
+
+        There are few, whatever the number of clients.
+        """
         return [line for line in self if line.covers is not None]
 
     def __iter__(self) -> Iterator[Release]:

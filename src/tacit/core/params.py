@@ -10,16 +10,20 @@ from torch import Tensor, nn
 
 
 class Params(dict[str, Tensor]):
-    """Named tensors that add and scale as one vector: ``x - y``, ``0.5 * x`` and ``x.norm()`` read as in a paper.
+    """Named tensors that add and scale as one vector.
 
-    A point remembers whether it may leave its client: what is made of released points only is released too.
+    ``x - y``, ``0.5 * x`` and ``x.norm()`` read as in a paper.
+
+    A point remembers whether it may leave its client: what is made of released points only is
+    released too.
 
     >>> x = Params(w=torch.tensor([3.0, 4.0]))
     >>> (0.5 * x).norm(), x.clipped(1.0).norm()  # doctest: +ELLIPSIS
     (2.5, 0.99999...)
     """
 
-    released: bool = False  # came out of a mechanism, or was known to the server before: may leave a client
+    # came out of a mechanism, or was known to the server before: may leave a client
+    released: bool = False
 
     def _like(self, values: Iterable[Tensor], other: Params | None = None) -> Params:
         made = Params(zip(self, values, strict=True))
@@ -62,13 +66,17 @@ class Params(dict[str, Tensor]):
         return {name: Params({name: v}).norm() for name, v in self.items()}
 
     def clipped(self, bound: float) -> Params:
-        """Return the nearest point with norm at most ``bound``; one that is not finite counts for nothing."""
+        """Return the nearest point with norm at most ``bound``.
+
+        One that is not finite counts for nothing.
+        """
         norm = self.norm()
         if norm <= bound:
             return self * 1.0
         if not math.isfinite(norm):
             return self.zeros().as_released(self.released)
-        return self * (bound / norm * (1 - 1e-6))  # a little less, so that rounding never passes the bound
+        # a little less, so that rounding never passes the bound
+        return self * (bound / norm * (1 - 1e-6))
 
     def size(self) -> int:
         """Return how many numbers there are."""

@@ -37,14 +37,18 @@ def load(name_or_path: str, folder: Path | None = None) -> Dataset:
     if is_here(name_or_path):
         return load_own(name_or_path)
     if re.search(r"[/\\.]", name_or_path):
-        raise BadInput(f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}")
+        raise BadInput(
+            f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}"
+        )
     check_choice("data", name_or_path, (*KNOWN, _OWN))
     raise AssertionError("unreachable: check_choice refused the name")
 
 
 def is_here(name_or_path: str) -> bool:
     """Tell whether a name is known, or a path leads somewhere from the current folder."""
-    return name_or_path in KNOWN or bool(name_or_path and os.path.exists(split_column(name_or_path)[0]))
+    return name_or_path in KNOWN or bool(
+        name_or_path and os.path.exists(split_column(name_or_path)[0])
+    )
 
 
 def anywhere(name_or_path: str) -> str:
@@ -56,4 +60,6 @@ def anywhere(name_or_path: str) -> str:
     if name_or_path in KNOWN or not is_here(name_or_path):
         return name_or_path
     path, column = split_column(name_or_path)
-    return os.path.abspath(path) + ("" if os.path.exists(os.path.expanduser(name_or_path)) else f":{column}")
+    return os.path.abspath(path) + (
+        "" if os.path.exists(os.path.expanduser(name_or_path)) else f":{column}"
+    )

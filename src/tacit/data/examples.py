@@ -43,13 +43,17 @@ class Pool:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named train and test set. ``mean`` and ``std`` are public constants, never computed from the data."""
+    """A named train and test set.
+
+    ``mean`` and ``std`` are public constants, never computed from the data.
+    """
 
     name: str
     train: Examples
     test: Examples
     classes: tuple[str, ...]
-    mean: tuple[float, ...] = (0.5,)  # one per channel, of pixels scaled to 0..1; unused for features
+    # one per channel, of pixels scaled to 0..1; unused for features
+    mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
 
     @property

@@ -45,7 +45,14 @@ class LocalData:
     def showing(self, inputs: Tensor) -> LocalData:
         """Return other inputs, without labels, as this client's network takes them."""
         unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64))
-        return replace(self, source=unlabelled, rows=np.arange(len(inputs)), relabel=None, noise=0.0, extra=None)
+        return replace(
+            self,
+            source=unlabelled,
+            rows=np.arange(len(inputs)),
+            relabel=None,
+            noise=0.0,
+            extra=None,
+        )
 
     @cached_property
     def examples(self) -> Examples:
@@ -60,7 +67,9 @@ class LocalData:
             return None
         generator = torch.Generator().manual_seed(self.noise_seed)
         noise = torch.zeros(self.examples.x.shape)
-        noise[: len(self.rows)] = self.noise * torch.randn(len(self.rows), *noise.shape[1:], generator=generator)
+        noise[: len(self.rows)] = self.noise * torch.randn(
+            len(self.rows), *noise.shape[1:], generator=generator
+        )
         return noise
 
     @cached_property
@@ -78,7 +87,8 @@ class LocalData:
             x = x + self._noise[at]
         if x.dim() == 4:
             factor, shift = self._scale
-            x = x.mul(factor).sub_(shift).contiguous(memory_format=torch.channels_last)  # x may be a view of the source
+            # x may be a view of the source
+            x = x.mul(factor).sub_(shift).contiguous(memory_format=torch.channels_last)
         return x.to(self.device), y.to(self.device)
 
 
@@ -98,17 +108,28 @@ class Federation:
 
     def train(self, client: ClientId, device: str = "cpu") -> LocalData:
         """Return a client's training data."""
-        return self._local(self.dataset.train, self.split.train[int(client)], client, "train", device)
+        return self._local(
+            self.dataset.train, self.split.train[int(client)], client, "train", device
+        )
 
     def test(self, client: ClientId, device: str = "cpu") -> LocalData:
-        """Return a client's own test data; ``"test:2/8"`` is the third of eight parts of the whole test set."""
+        """Return a client's own test data.
+
+        ``"test:2/8"`` is the third of eight parts of the whole test set.
+        """
         if not client.startswith("test:"):
-            return self._local(self.dataset.test, self.split.test[int(client)], client, "test", device)
+            return self._local(
+                self.dataset.test, self.split.test[int(client)], client, "test", device
+            )
         part, parts = map(int, client.removeprefix("test:").split("/"))
         rows = np.array_split(np.arange(len(self.dataset.test)), parts)[part]
-        return LocalData(self.dataset.test, rows, self.dataset.mean, self.dataset.std, device=device)
+        return LocalData(
+            self.dataset.test, rows, self.dataset.mean, self.dataset.std, device=device
+        )
 
-    def _local(self, source: Examples, rows: Any, client: ClientId, use: str, device: str) -> LocalData:
+    def _local(
+        self, source: Examples, rows: Any, client: ClientId, use: str, device: str
+    ) -> LocalData:
         s, i = self.split, int(client)
         return LocalData(
             source,
@@ -128,7 +149,9 @@ class Federation:
     def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return how many training examples of each class (column) each client (row) holds."""
         y = self.dataset.train.y.numpy()
-        return np.stack([np.bincount(y[rows], minlength=len(self.dataset.classes)) for rows in self.split.train])
+        return np.stack(
+            [np.bincount(y[rows], minlength=len(self.dataset.classes)) for rows in self.split.train]
+        )
 
     def public(self) -> Examples | None:
         """Return the training examples that the split leaves to everybody."""
@@ -137,7 +160,9 @@ class Federation:
 
     def pooled(self) -> Federation:
         """Return the same examples in the hands of a single client."""
-        train, test = (np.sort(np.concatenate(rows)) for rows in (self.split.train, self.split.test))
+        train, test = (
+            np.sort(np.concatenate(rows)) for rows in (self.split.train, self.split.test)
+        )
         return replace(self, split=Split(train=(train,), test=(test,)))
 
 

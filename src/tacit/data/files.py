@@ -1,4 +1,7 @@
-"""The official files of the public data sets: where they lie, where they can be had, and whether they are whole."""
+"""The official files of the public data sets.
+
+Where they lie, where they can be had, and whether they are whole.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,18 @@ _MARKER = ".verified.json"
 
 @dataclass(frozen=True)
 class OfficialFile:
-    """One published file. Its checksum is the published one, so that a look-alike is never taken for it."""
+    """One published file.
+
+    Its checksum is the published one, so that a look-alike is never taken for it.
+    """
 
     path: str  # below the data folder
     size: int | None  # bytes, where published
     algorithm: str  # of the checksum
     digest: str  # hexadecimal
     urls: tuple[str, ...] = ()
-    archive: OfficialFile | None = None  # the official archive that holds it, if it is not offered alone
+    # the official archive that holds it, if it is not offered alone
+    archive: OfficialFile | None = None
     member: str = ""  # its name inside the archive
 
     @property
@@ -44,16 +51,24 @@ class OfficialFile:
         return self.path.rsplit("/", 1)[-1]
 
 
-def _idx(folder: str, mirrors: tuple[str, ...], rows: tuple[tuple[str, int, str], ...]) -> tuple[OfficialFile, ...]:
+def _idx(
+    folder: str, mirrors: tuple[str, ...], rows: tuple[tuple[str, int, str], ...]
+) -> tuple[OfficialFile, ...]:
     """Return the idx files of an MNIST-like set, each offered alone by every mirror."""
     return tuple(
-        OfficialFile(f"{folder}/{name}", size, "md5", digest, tuple(mirror + name for mirror in mirrors))
+        OfficialFile(
+            f"{folder}/{name}", size, "md5", digest, tuple(mirror + name for mirror in mirrors)
+        )
         for name, size, digest in rows
     )
 
 
 def _members(
-    archive: OfficialFile, folder: str, inside: str, algorithm: str, rows: tuple[tuple[str, int | None, str], ...]
+    archive: OfficialFile,
+    folder: str,
+    inside: str,
+    algorithm: str,
+    rows: tuple[tuple[str, int | None, str], ...],
 ) -> tuple[OfficialFile, ...]:
     """Return files that are offered only inside an archive."""
     return tuple(
@@ -64,7 +79,10 @@ def _members(
 
 _MNIST = _idx(
     "MNIST/raw",
-    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
     (
         ("train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         ("train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -95,7 +113,8 @@ _EMNIST_ARCHIVE = OfficialFile(
         "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/gzip.zip",
     ),
 )
-# The md5 of each member is the one that both Deeplearning4j's EMNIST fetcher and the mnists package check.
+# The md5 of each member is the one that both Deeplearning4j's EMNIST fetcher and the mnists package
+# check.
 _EMNIST = _members(
     _EMNIST_ARCHIVE,
     "EMNIST/raw",
@@ -148,7 +167,9 @@ _CIFAR100 = _members(
     ),
 )
 _SVHN = tuple(
-    OfficialFile(f"SVHN/{name}", size, "md5", digest, (f"http://ufldl.stanford.edu/housenumbers/{name}",))
+    OfficialFile(
+        f"SVHN/{name}", size, "md5", digest, (f"http://ufldl.stanford.edu/housenumbers/{name}",)
+    )
     for name, size, digest in (
         ("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
         ("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
@@ -167,7 +188,10 @@ FILES: dict[str, tuple[OfficialFile, ...]] = {
 
 
 def data_folder() -> Path:
-    """Return the folder of official files: TACIT_DATA, else ``tacit`` in the user's cache directory."""
+    """Return the folder of official files.
+
+    TACIT_DATA, else ``tacit`` in the user's cache directory.
+    """
     chosen = os.environ.get("TACIT_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -197,7 +221,10 @@ def ensure(name: str, folder: Path, progress: Progress | None = None) -> tuple[P
 
 
 def verify(file: OfficialFile, folder: Path) -> Path:
-    """Refuse a file that is not the published one; a file that has not changed since is not read again."""
+    """Refuse a file that is not the published one.
+
+    A file that has not changed since is not read again.
+    """
     path = folder / file.path
     try:
         before = path.stat()
@@ -215,7 +242,10 @@ def verify(file: OfficialFile, folder: Path) -> Path:
 
 
 def fetch(file: OfficialFile, folder: Path, progress: Progress | None = None) -> Path:
-    """Download one file, or take it out of its archive; it appears under its name only once it is whole and right."""
+    """Download one file, or take it out of its archive.
+
+    It appears under its name only once it is whole and right.
+    """
     if file.archive is not None:
         source = locate(file.archive, folder)
         if source is None:
@@ -224,7 +254,9 @@ def fetch(file: OfficialFile, folder: Path, progress: Progress | None = None) ->
     return _download(file, folder, progress, wanted=file)
 
 
-def _download(file: OfficialFile, folder: Path, progress: Progress | None, wanted: OfficialFile) -> Path:
+def _download(
+    file: OfficialFile, folder: Path, progress: Progress | None, wanted: OfficialFile
+) -> Path:
     """Try each mirror in turn; say of all of them why they did not serve."""
     reasons = []
     with _part(file, folder) as part:
@@ -250,7 +282,10 @@ def _try_url(url: str, part: Path, file: OfficialFile, progress: Progress | None
 
 
 def _copy(source: IO[bytes], out: IO[bytes], file: OfficialFile, progress: Progress | None) -> None:
-    """Copy in pieces, stopping once there is more than the published size: it cannot be right any more."""
+    """Copy in pieces, stopping once there is more than the published size.
+
+    It cannot be right any more.
+    """
     done = 0
     while chunk := source.read(_CHUNK):
         out.write(chunk)
@@ -262,13 +297,23 @@ def _copy(source: IO[bytes], out: IO[bytes], file: OfficialFile, progress: Progr
 
 
 def _extract(file: OfficialFile, archive: Path, folder: Path) -> Path:
-    """Take one named member out of a verified archive. Only its bytes are used, never a path from the archive."""
+    """Take one named member out of a verified archive.
+
+    Only its bytes are used, never a path from the archive.
+    """
     with _part(file, folder) as part:
         try:
             with _member(archive, file.member) as source, part.open("wb") as out:
                 _copy(source, out, file, None)
             problem = _problem(part, file)
-        except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        except (
+            OSError,
+            EOFError,
+            KeyError,
+            zlib.error,
+            tarfile.TarError,
+            zipfile.BadZipFile,
+        ) as error:
             problem = " ".join(str(error).split())
         if problem:
             raise BadInput(f"{archive}: {file.member} cannot be taken out of it: {problem}")
@@ -284,7 +329,11 @@ def _member(archive: Path, member: str) -> Iterator[IO[bytes]]:
         return
     with tarfile.open(archive) as tar:
         for entry in tar:
-            found = tar.extractfile(entry) if entry.isreg() and entry.name.removeprefix("./") == member else None
+            found = (
+                tar.extractfile(entry)
+                if entry.isreg() and entry.name.removeprefix("./") == member
+                else None
+            )
             if found is not None:
                 with found:
                     yield found
@@ -326,7 +375,9 @@ def _problem(path: Path, file: OfficialFile) -> str | None:
         cut = "cut short: " if size < file.size else ""
         return f"{cut}{size:,} bytes where the official file has {file.size:,}"
     with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, lambda: hashlib.new(file.algorithm, usedforsecurity=False)).hexdigest()
+        found = hashlib.file_digest(
+            opened, lambda: hashlib.new(file.algorithm, usedforsecurity=False)
+        ).hexdigest()
     if found != file.digest:
         return f"not the official file: {file.algorithm} {found} where {file.digest} is published"
     return None
@@ -337,7 +388,9 @@ def _where(file: OfficialFile, folder: Path) -> str:
     if file.archive is None:
         return f"put {file.name} (from {' or '.join(file.urls)}) in {(folder / file.path).parent}"
     archive = file.archive
-    return f"put {archive.name} (from {' or '.join(archive.urls)}) in {(folder / archive.path).parent}"
+    return (
+        f"put {archive.name} (from {' or '.join(archive.urls)}) in {(folder / archive.path).parent}"
+    )
 
 
 def _mark(file: OfficialFile, found: os.stat_result) -> dict[str, Any]:
@@ -355,7 +408,10 @@ def _marks(folder: Path) -> dict[str, Any]:
 
 
 def _keep_mark(file: OfficialFile, folder: Path, found: os.stat_result) -> None:
-    """Remember a verified file. A folder that cannot be written only means verifying again next time."""
+    """Remember a verified file.
+
+    A folder that cannot be written only means verifying again next time.
+    """
     marks = _marks(folder) | {file.path: _mark(file, found)}
     part = folder / f"{_MARKER}.{os.getpid()}.part"
     try:

@@ -26,7 +26,18 @@ _FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10 = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _CIFAR100 = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
     caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
@@ -42,7 +53,9 @@ def read_idx(path: Path) -> Tensor:
     """Return the bytes of one idx file (plain or .gz) as a uint8 tensor of the shape that its header tells."""
     raw = _read_bytes(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise BadInput(f"{path}: starts with {raw[:4].hex(' ') or 'nothing'}: must be an idx file of unsigned bytes")
+        raise BadInput(
+            f"{path}: starts with {raw[:4].hex(' ') or 'nothing'}: must be an idx file of unsigned bytes"
+        )
     start = 4 + 4 * raw[3]
     shape = [int.from_bytes(raw[i : i + 4], "big") for i in range(4, start, 4)]
     if len(raw) != start + math.prod(shape):
@@ -53,21 +66,33 @@ def read_idx(path: Path) -> Tensor:
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
 
 
-def read_idx_pair(images: Path, labels: Path, classes: int, *, transposed: bool = False) -> Examples:
-    """Return the examples of an image file and its label file. EMNIST stores its images with rows as columns."""
+def read_idx_pair(
+    images: Path, labels: Path, classes: int, *, transposed: bool = False
+) -> Examples:
+    """Return the examples of an image file and its label file.
+
+    EMNIST stores its images with rows as columns.
+    """
     x, y = read_idx(images), read_idx(labels)
     if x.ndim != 3 or y.ndim != 1:
-        found, file, shape = (x, images, "(n, height, width)") if x.ndim != 3 else (y, labels, "(n,)")
+        found, file, shape = (
+            (x, images, "(n, height, width)") if x.ndim != 3 else (y, labels, "(n,)")
+        )
         raise BadInput(f"{file}: shape {tuple(found.shape)}: must be {shape}")
     if len(x) != len(y):
-        raise BadInput(f"{images}: {len(x):,} images, but {labels.name} has {len(y):,} labels: must be as many")
+        raise BadInput(
+            f"{images}: {len(x):,} images, but {labels.name} has {len(y):,} labels: must be as many"
+        )
     if transposed:
         x = x.transpose(1, 2)
     return Examples(x.unsqueeze(1).contiguous(), _class_labels(y, classes, labels))
 
 
 def read_cifar(paths: Sequence[Path], label_bytes: int, classes: int | None = None) -> Examples:
-    """Return the records of CIFAR binary files: 1 label byte, or 2 (coarse, fine; fine is used), then 3 planes."""
+    """Return the records of CIFAR binary files: 1 label byte, or 2 (coarse, fine.
+
+    Fine is used), then 3 planes.
+    """
     parts = [_read_records(path, label_bytes, classes) for path in paths]
     if not parts:
         raise BadInput("paths = []: must name at least one CIFAR file")
@@ -80,19 +105,28 @@ def read_svhn(path: Path) -> Examples:
     content = _read_mat(path)
     x, y = content.get("X"), content.get("y")
     if x is None or y is None:
-        raise BadInput(f"{path}: holds {sorted(k for k in content if k[0] != '_')}: must hold X and y")
+        raise BadInput(
+            f"{path}: holds {sorted(k for k in content if k[0] != '_')}: must hold X and y"
+        )
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
         raise BadInput(f"{path}: X is {x.dtype} {x.shape}: must be uint8 (height, width, 3, n)")
     if y.size != x.shape[3] or not y.size:
-        raise BadInput(f"{path}: {x.shape[3]:,} images and {y.size:,} labels: must be as many, at least one")
+        raise BadInput(
+            f"{path}: {x.shape[3]:,} images and {y.size:,} labels: must be as many, at least one"
+        )
     if y.dtype.kind not in "iu" or y.min() < 1 or y.max() > 10:
         raise BadInput(f"{path}: labels {y.min()}..{y.max()}: must be whole numbers 1..10")
     pixels = np.ascontiguousarray(x.transpose(3, 2, 0, 1))
     return Examples(torch.from_numpy(pixels), torch.from_numpy(y.reshape(-1).astype(np.int64) % 10))
 
 
-def load_official(name: str, folder: Path | None = None, progress: Progress | None = None) -> Dataset:
-    """Return a public data set by name, from verified official files, downloaded if need be; ``digits`` needs none."""
+def load_official(
+    name: str, folder: Path | None = None, progress: Progress | None = None
+) -> Dataset:
+    """Return a public data set by name, from verified official files, downloaded if need be.
+
+    ``digits`` needs none.
+    """
     check_choice("data", name, KNOWN)
     if name == "digits":
         return _digits()
@@ -109,7 +143,10 @@ def _digits() -> Dataset:
     everything = Examples(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y.astype(np.int64)))
     is_test = torch.zeros(len(y), dtype=torch.bool)
     is_test[torch.from_numpy(rows.astype(np.int64))] = True
-    train, test = everything.take(torch.nonzero(~is_test)[:, 0]), everything.take(torch.nonzero(is_test)[:, 0])
+    train, test = (
+        everything.take(torch.nonzero(~is_test)[:, 0]),
+        everything.take(torch.nonzero(is_test)[:, 0]),
+    )
     return Dataset("digits", train, test, _TEN_DIGITS, (0.3053,), (0.3759,))
 
 
@@ -121,7 +158,9 @@ def _read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(f"{path}: cut short or not a .gz file ({error}); delete it and fetch it again") from None
+        raise BadInput(
+            f"{path}: cut short or not a .gz file ({error}); delete it and fetch it again"
+        ) from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -149,9 +188,20 @@ def _read_mat(path: Path) -> dict[str, NDArray[Any]]:
         content: dict[str, NDArray[Any]] = loadmat(str(path), appendmat=False)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except (OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, MatReadError, zlib.error) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        KeyError,
+        NotImplementedError,
+        MatReadError,
+        zlib.error,
+    ) as error:
         why = " ".join(str(error).split())
-        raise BadInput(f"{path}: cut short or not a .mat file ({why}); delete it and fetch it again") from None
+        raise BadInput(
+            f"{path}: cut short or not a .mat file ({why}); delete it and fetch it again"
+        ) from None
     return content
 
 
@@ -179,7 +229,9 @@ def _transposed(paths: _Paths, classes: int) -> _Parts:
 
 def _cifar(paths: _Paths, classes: int) -> _Parts:
     label_bytes = 1 if classes == 10 else 2
-    return read_cifar(paths[:-1], label_bytes, classes), read_cifar(paths[-1:], label_bytes, classes)
+    return read_cifar(paths[:-1], label_bytes, classes), read_cifar(
+        paths[-1:], label_bytes, classes
+    )
 
 
 def _svhn(paths: _Paths, classes: int) -> _Parts:
@@ -201,7 +253,9 @@ _SPECS = {
     "fashion-mnist": _Spec(_upright, _FASHION, (0.2860,), (0.3530,)),
     "emnist-digits": _Spec(_transposed, _TEN_DIGITS, (0.1736,), (0.3317,)),
     "cifar10": _Spec(_cifar, _CIFAR10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": _Spec(_cifar, tuple(_CIFAR100.split()), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "cifar100": _Spec(
+        _cifar, tuple(_CIFAR100.split()), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    ),
     "svhn": _Spec(_svhn, _TEN_DIGITS, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
 }
 

@@ -1,11 +1,13 @@
 """Splits: which rows of a data set belong to which client.
 
-A split is asked for by a short text, ``name`` or ``name:argument`` (see `SCHEMES`), and depends only on that text, the
-labels, the number of clients and classes, and the seed. Every example goes to at most one client and every client gets
-at least one training example; a request that cannot be met is refused in one line.
+A split is asked for by a short text, ``name`` or ``name:argument`` (see `SCHEMES`), and depends
+only on that text, the labels, the number of clients and classes, and the seed. Every example goes
+to at most one client and every client gets at least one training example; a request that cannot be
+met is refused in one line.
 
-Inside, a scheme says for every row who owns it. Most schemes first fill a table ``counts[client, class]`` and then
-deal the shuffled rows of each class accordingly, so the work grows with examples + clients * classes.
+Inside, a scheme says for every row who owns it. Most schemes first fill a table ``counts[client,
+class]`` and then deal the shuffled rows of each class accordingly, so the work grows with examples
++ clients * classes.
 """
 
 from __future__ import annotations
@@ -55,10 +57,14 @@ class Split:
     """Who holds what. Client ``i`` is place ``i`` of every tuple."""
 
     train: tuple[IntArray, ...]  # sorted rows of the training set
-    test: tuple[IntArray, ...]  # sorted rows of the test set, only of classes the client trains on; may be empty
-    relabel: tuple[tuple[int, ...], ...] | None = None  # alid: client i's label y becomes relabel[i][y]
-    noise: tuple[float, ...] | None = None  # feature-noise: standard deviation, for pixels scaled to 0..1
-    public: IntArray | None = None  # sizes: sorted training rows that belong to nobody and are public
+    # sorted rows of the test set, only of classes the client trains on; may be empty
+    test: tuple[IntArray, ...]
+    # alid: client i's label y becomes relabel[i][y]
+    relabel: tuple[tuple[int, ...], ...] | None = None
+    # feature-noise: standard deviation, for pixels scaled to 0..1
+    noise: tuple[float, ...] | None = None
+    # sizes: sorted training rows that belong to nobody and are public
+    public: IntArray | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,19 @@ class _Request:
 
 
 def split(
-    scheme: str, train_labels: ArrayLike, test_labels: ArrayLike, *, clients: int, classes: int, seed: int
+    scheme: str,
+    train_labels: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    clients: int,
+    classes: int,
+    seed: int,
 ) -> Split:
     """Divide a data set among clients.
 
-    The test examples of each class go to the clients in proportion to their training examples of that class, so a
-    client's test rows look like its training rows; those of a class nobody trains on are left out.
+    The test examples of each class go to the clients in proportion to their training examples of
+    that class, so a client's test rows look like its training rows; those of a class nobody trains
+    on are left out.
 
     >>> divided = split("label:1", [0, 0, 1, 1], [1, 0], clients=2, classes=2, seed=0)
     >>> sorted(rows.tolist() for rows in divided.train)
@@ -99,7 +112,10 @@ def split(
     name, argument = _parse(scheme)
     check_number("classes", classes, at_least=1)
     check_number("seed", seed, at_least=0)
-    train, test = _labels("train_labels", train_labels, classes), _labels("test_labels", test_labels, classes)
+    train, test = (
+        _labels("train_labels", train_labels, classes),
+        _labels("test_labels", test_labels, classes),
+    )
     _check_clients(scheme, clients, len(train))
     request = _Request(scheme, argument, train, clients, classes, seed)
     noise = _noise_levels(request) if name == "feature-noise" else None
@@ -115,7 +131,9 @@ def split(
 
 
 def clients_of(scheme: str, clients: int) -> int:
-    """Return how many clients a scheme has: ``sizes`` says so itself, every other scheme has as many as are wanted.
+    """Return how many clients a scheme has.
+
+    ``sizes`` says so itself, every other scheme has as many as are wanted.
 
     >>> clients_of("sizes:kd-mnist", 10), clients_of("iid", 10)
     (53, 10)
@@ -124,7 +142,8 @@ def clients_of(scheme: str, clients: int) -> int:
     return sum(many for many, _ in _groups(scheme, argument)) if name == "sizes" else clients
 
 
-# ---- the schemes: each returns the owner of every training row -------------------------------------------------------
+# ---- the schemes: each returns the owner of every training row
+# -------------------------------------------------------
 
 
 def _iid(request: _Request) -> IntArray:
@@ -135,7 +154,10 @@ def _iid(request: _Request) -> IntArray:
 
 
 def _label(request: _Request) -> IntArray:
-    """Exactly k classes for each client (NIID-Bench's #C=k, DA-FL's k-Label); all examples of a held class are used."""
+    """Exactly k classes for each client (NIID-Bench's #C=k, DA-FL's k-Label).
+
+    All examples of a held class are used.
+    """
     rng = request.rng("label")
     holds = _draw_holders(request, rng)
     counts = np.zeros(holds.shape, dtype=np.int64)
@@ -150,8 +172,8 @@ def _label(request: _Request) -> IntArray:
 def _dirichlet(request: _Request) -> IntArray:
     """For each class, proportions over the *clients* from Dir(beta).
 
-    The meaning of NIID-Bench, and of most papers that write Dir(beta): both the classes and the sizes of the clients
-    become unequal. `_dirichlet_client` is the other meaning.
+    The meaning of NIID-Bench, and of most papers that write Dir(beta): both the classes and the
+    sizes of the clients become unequal. `_dirichlet_client` is the other meaning.
     """
     rng, beta = request.rng("dirichlet"), _beta(request)
     counts = _draw_filled(lambda: _divide(rng, beta, request.class_sizes, request.clients))
@@ -161,8 +183,9 @@ def _dirichlet(request: _Request) -> IntArray:
 def _dirichlet_client(request: _Request) -> IntArray:
     """For each client, proportions over the *classes* from Dir(beta), as in Hsu, Qi and Brown (2019).
 
-    All clients have the same size (to within 1). Examples are drawn without replacement; when a class is used up, a
-    client's other proportions are scaled up, so the last clients get what the earlier ones left.
+    All clients have the same size (to within 1). Examples are drawn without replacement; when a
+    class is used up, a client's other proportions are scaled up, so the last clients get what the
+    earlier ones left.
     """
     rng, beta = request.rng("dirichlet-client"), _beta(request)
     left = request.class_sizes
@@ -174,7 +197,10 @@ def _dirichlet_client(request: _Request) -> IntArray:
 
 
 def _quantity(request: _Request) -> IntArray:
-    """Sizes from Dir(beta), classes as in the whole set (NIID-Bench's quantity skew): as if all were one class."""
+    """Sizes from Dir(beta), classes as in the whole set (NIID-Bench's quantity skew).
+
+    As if all were one class.
+    """
     rng, beta = request.rng("quantity"), _beta(request)
     everything = np.array([len(request.labels)], dtype=np.int64)
     counts = _draw_filled(lambda: _divide(rng, beta, everything, request.clients))
@@ -182,10 +208,13 @@ def _quantity(request: _Request) -> IntArray:
 
 
 def _acid(request: _Request) -> IntArray:
-    """K classes for each client, sampled from without replacement (CUAG-PFL's ACIDk; also the rows of ALIDk).
+    """K classes for each client, sampled from without replacement (CUAG-PFL's ACIDk.
 
-    The clients draw in a random order, each as many examples as an equal division gives, or fewer when its classes
-    have no more. One example of each class is set aside for each of its holders, so everyone has exactly k classes.
+    Also the rows of ALIDk).
+
+    The clients draw in a random order, each as many examples as an equal division gives, or fewer
+    when its classes have no more. One example of each class is set aside for each of its holders,
+    so everyone has exactly k classes.
     """
     rng = request.rng("acid")
     holds = _draw_holders(request, rng)
@@ -240,18 +269,25 @@ def _permutations(request: _Request) -> tuple[tuple[int, ...], ...]:
 
 
 def _noise_levels(request: _Request) -> tuple[float, ...]:
-    """Return sqrt(s * i / N) for client i = 1..N: NIID-Bench's feature skew gives s * i / N as the variance."""
+    """Return sqrt(s * i / N) for client i = 1..N.
+
+    NIID-Bench's feature skew gives s * i / N as the variance.
+    """
     s = _number(request, "s")
     if not 0 <= s < math.inf:
         raise request.refusal("s must be at least 0 and finite")
     return tuple(math.sqrt(s * (client + 1) / request.clients) for client in range(request.clients))
 
 
-# ---- dealing ---------------------------------------------------------------------------------------------------------
+# ---- dealing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _deal(rng: np.random.Generator, labels: IntArray, counts: IntArray) -> IntArray:
-    """Give each client ``counts[client, class]`` random rows of each class; return the owner of every row."""
+    """Give each client ``counts[client, class]`` random rows of each class.
+
+    Return the owner of every row.
+    """
     clients, classes = counts.shape
     owner = np.full(len(labels), _NOBODY, dtype=np.int64)
     shuffled = rng.permutation(len(labels))
@@ -264,18 +300,25 @@ def _deal(rng: np.random.Generator, labels: IntArray, counts: IntArray) -> IntAr
 
 
 def _deal_test(request: _Request, owner: IntArray, test: IntArray) -> IntArray:
-    """Return the owner of every test row: each class in proportion to the clients' training examples of it."""
+    """Return the owner of every test row.
+
+    Each class in proportion to the clients' training examples of it.
+    """
     rng = request.rng("test")
     owned = owner >= 0
     cells = owner[owned] * request.classes + request.labels[owned]
-    held = np.bincount(cells, minlength=request.clients * request.classes).reshape(request.clients, request.classes)
+    held = np.bincount(cells, minlength=request.clients * request.classes).reshape(
+        request.clients, request.classes
+    )
     sizes = np.bincount(test, minlength=request.classes)
     counts = [_apportion(rng, int(size), held[:, label]) for label, size in enumerate(sizes)]
     return _deal(rng, test, np.stack(counts, axis=1))
 
 
 def _apportion(rng: np.random.Generator, total: int, weights: IntArray) -> IntArray:
-    """Divide ``total`` in proportion to whole weights: floors first, the rest to the largest remainders, ties by lot.
+    """Divide ``total`` in proportion to whole weights.
+
+    Floors first, the rest to the largest remainders, ties by lot.
 
     >>> _apportion(np.random.default_rng(0), 10, np.array([1, 0, 2])).tolist()
     [3, 0, 7]
@@ -301,16 +344,23 @@ def _even_sizes(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-# ---- drawing ---------------------------------------------------------------------------------------------------------
+# ---- drawing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _draw_holders(request: _Request, rng: np.random.Generator) -> BoolArray:
-    """Draw who holds which classes: ``holds[client, class]``, k for each client, only classes that have examples."""
+    """Draw who holds which classes.
+
+    ``holds[client, class]``, k for each client, only classes that have examples.
+    """
     sizes = request.class_sizes
     present = np.flatnonzero(sizes)
     k = _k(request, len(present))
     holds = np.zeros((request.clients, request.classes), dtype=np.bool_)
-    holds[np.arange(request.clients)[:, None], present[_class_lists(rng, request.clients, k, len(present))]] = True
+    holds[
+        np.arange(request.clients)[:, None],
+        present[_class_lists(rng, request.clients, k, len(present))],
+    ] = True
     holders = holds.sum(axis=0)
     short = np.flatnonzero(sizes < holders)
     if len(short):
@@ -324,8 +374,9 @@ def _draw_holders(request: _Request, rng: np.random.Generator) -> BoolArray:
 def _class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) -> IntArray:
     """Deal classes to clients, k each, from one shuffled pack of all classes after the other.
 
-    Packs are used up before the next is opened, so the numbers of holders differ by at most 1. A client that gets the
-    end of one pack and the start of the next has the classes it holds already moved back in the new pack.
+    Packs are used up before the next is opened, so the numbers of holders differ by at most 1. A
+    client that gets the end of one pack and the start of the next has the classes it holds already
+    moved back in the new pack.
     """
     dealt: list[int] = []
     while len(dealt) < clients * k:
@@ -340,7 +391,10 @@ def _class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) -
 
 
 def _proportions(rng: np.random.Generator, beta: float, parts: int, draws: int) -> FloatArray:
-    """Draw ``draws`` times from Dir(beta) over ``parts``; beyond 1e-9 and 1e9 the limits are as good as reached."""
+    """Draw ``draws`` times from Dir(beta) over ``parts``.
+
+    Beyond 1e-9 and 1e9 the limits are as good as reached.
+    """
     return rng.dirichlet(np.full(parts, min(max(beta, 1e-9), 1e9)), size=draws)
 
 
@@ -353,9 +407,12 @@ def _divide(rng: np.random.Generator, beta: float, sizes: IntArray, clients: int
 
 
 def _draw_filled(draw: Callable[[], IntArray]) -> IntArray:
-    """Draw a table of counts again until no client is empty (NIID-Bench's rule), but not for ever: then repair it.
+    """Draw a table of counts again until no client is empty (NIID-Bench's rule), but not for ever.
 
-    There are at most 100 draws, and fewer of large tables, where more clients make an empty one all but certain.
+    Then repair it.
+
+    There are at most 100 draws, and fewer of large tables, where more clients make an empty one all
+    but certain.
     """
     counts = draw()
     for _ in range(min(99, 1_000_000 // counts.size)):
@@ -381,10 +438,13 @@ def _fill_empty(counts: IntArray) -> IntArray:
 
 
 def _draw_mix(rng: np.random.Generator, beta: float, size: int, left: IntArray) -> IntArray:
-    """Draw ``size`` examples from what is left, by class proportions from Dir(beta); every repetition uses up a class.
+    """Draw ``size`` examples from what is left, by class proportions from Dir(beta).
 
-    Proportions that lose a class and are scaled up follow Dir(beta) over the other classes, whatever the lost share
-    was; so they are drawn anew, which also works where beta is so small that the others have no share to scale.
+    Every repetition uses up a class.
+
+    Proportions that lose a class and are scaled up follow Dir(beta) over the other classes,
+    whatever the lost share was; so they are drawn anew, which also works where beta is so small
+    that the others have no share to scale.
     """
     counts = np.zeros_like(left)
     while (missing := size - int(counts.sum())) > 0:
@@ -412,7 +472,8 @@ def _draw_fairly(wanted: int, left: IntArray, waiting: IntArray) -> IntArray:
     return drawn
 
 
-# ---- reading and checking what was asked -----------------------------------------------------------------------------
+# ---- reading and checking what was asked
+# -----------------------------------------------------------------------------
 
 
 def _refusal(scheme: str, reason: str) -> BadInput:
@@ -437,17 +498,23 @@ def _check_clients(scheme: str, clients: int, examples: int) -> None:
     if implied != clients:
         raise BadInput(f"clients = {clients}: must be {implied} (as split {scheme!r} says)")
     if clients > examples:
-        raise BadInput(f"clients = {clients}: must be at most {examples} (there are {examples} training examples)")
+        raise BadInput(
+            f"clients = {clients}: must be at most {examples} (there are {examples} training examples)"
+        )
 
 
 def _labels(field: str, values: ArrayLike, classes: int) -> IntArray:
     """Return labels as a row of whole numbers, refusing those that name no class."""
     labels = np.asarray(values)
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
-        raise BadInput(f"{field} = {labels.dtype} of shape {labels.shape}: must be a row of whole numbers")
+        raise BadInput(
+            f"{field} = {labels.dtype} of shape {labels.shape}: must be a row of whole numbers"
+        )
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
-        raise BadInput(f"{field}[{wrong[0]}] = {labels[wrong[0]]}: must be between 0 and {classes - 1}")
+        raise BadInput(
+            f"{field}[{wrong[0]}] = {labels[wrong[0]]}: must be between 0 and {classes - 1}"
+        )
     return labels.astype(np.int64)
 
 
@@ -458,7 +525,11 @@ def _k(request: _Request, present: int) -> int:
     k = int(request.argument)
     if not 1 <= k <= present:
         all_present = present == request.classes
-        there = f"there are {present} classes" if all_present else f"{present} of {request.classes} have examples"
+        there = (
+            f"there are {present} classes"
+            if all_present
+            else f"{present} of {request.classes} have examples"
+        )
         raise request.refusal(f"k must be between 1 and {present} ({there})")
     return k
 
@@ -479,13 +550,18 @@ def _beta(request: _Request) -> float:
 
 
 def _spec(scheme: str, argument: str) -> dict[str, str]:
-    """Read ``4x2500,49x1000,public=1000`` as {"groups": "4x2500,49x1000", "public": "1000"}; presets are looked up."""
+    """Read ``4x2500,49x1000,public=1000`` as {"groups": "4x2500,49x1000", "public": "1000"}.
+
+    Presets are looked up.
+    """
     whole = r"[1-9][0-9]{0,8}"
     pattern = rf"(?P<groups>{whole}x{whole}(,{whole}x{whole})*)(,public=(?P<public>{whole}|rest))?"
     match = re.fullmatch(pattern, PRESETS.get(argument, argument))
     if match is None:
         presets = " or ".join(PRESETS)
-        raise _refusal(scheme, f"must be like sizes:4x2500,49x1000,public=1000 (or public=rest), or {presets}")
+        raise _refusal(
+            scheme, f"must be like sizes:4x2500,49x1000,public=1000 (or public=rest), or {presets}"
+        )
     return {key: value for key, value in match.groupdict().items() if value is not None}
 
 

@@ -1,8 +1,10 @@
-"""The cohort at real sites: calls travel as Flower messages, and what comes back is checked before it counts.
+"""The cohort at real sites.
 
-Flower carries and keeps books; it never sees more than bytes. A letter is one ConfigRecord (what is asked, of whom, in
-which run) and a packed call or answer, the same bytes that the other engines pass between processes: in the same record
-if it is small, else in one ArrayRecord.
+Calls travel as Flower messages, and what comes back is checked before it counts.
+
+Flower carries and keeps books; it never sees more than bytes. A letter is one ConfigRecord (what is
+asked, of whom, in which run) and a packed call or answer, the same bytes that the other engines
+pass between processes: in the same record if it is small, else in one ArrayRecord.
 """
 
 from __future__ import annotations
@@ -28,15 +30,25 @@ from tacit.engines.node import Answer, Engine, Head, Results, check_finite
 
 T = TypeVar("T")
 TYPE = "query.tacit"  # of every message
-SMALL = 1 << 20  # bytes that travel within a record: every part of a message is a request of its own
+# bytes that travel within a record: every part of a message is a request of its own
+SMALL = 1 << 20
 POLL = 0.2  # seconds between looks for replies
 PLAIN = (bool, int, float, str, Params, Tensor)  # fields of these types are checked
-KINDS = {2: "failed at the site", 3: "no answer in time", 4: "no answer in time", 5: "not connected", 8: "crashed"}
+KINDS = {
+    2: "failed at the site",
+    3: "no answer in time",
+    4: "no answer in time",
+    5: "not connected",
+    8: "crashed",
+}
 
 
 @dataclass(frozen=True)
 class Charter:
-    """What a site must know of a run besides the call. It goes with every message and never changes."""
+    """What a site must know of a run besides the call.
+
+    It goes with every message and never changes.
+    """
 
     run: str  # a random name, in hexadecimal digits
     clients: int
@@ -46,7 +58,8 @@ class Charter:
     classes: int
     delta: float
     compress: str = "none"  # how updates travel
-    budget: float = 0.0  # of the run, for one example against the server, besides the site's own; 0: none
+    # of the run, for one example against the server, besides the site's own; 0: none
+    budget: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,10 @@ def letter(kind: str, about: Mapping[str, Any], body: Array | bytes) -> RecordDi
 
 
 def packed(blob: bytes) -> Array | bytes:
-    """Return bytes as Flower carries them: large ones in chunks, each under its own hash, so that it is stored once."""
+    """Return bytes as Flower carries them.
+
+    Large ones in chunks, each under its own hash, so that it is stored once.
+    """
     return Array("uint8", (len(blob),), "tacit", blob) if len(blob) > SMALL else blob
 
 
@@ -100,7 +116,8 @@ class Sites(Engine):
         sites: Mapping[ClientId, str],
         charter: Charter,
         *,
-        nodes: Callable[[], Mapping[str, int]],  # the nodes of the sites that are connected now, by name
+        # the nodes of the sites that are connected now, by name
+        nodes: Callable[[], Mapping[str, int]],
         deadline: float,
         limit: int,
     ) -> None:
@@ -120,12 +137,17 @@ class Sites(Engine):
         """Leave the connection to its owner."""
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
-        """Send to every site that is connected; a missing, late or bad answer costs that site the round."""
+        """Send to every site that is connected.
+
+        A missing, late or bad answer costs that site the round.
+        """
         online, body, task = self.nodes(), packed(call), unpack(call)
         named = {h.client: self.sites[h.client] for h in heads}
         failed = {i: f"{name}: not connected" for i, name in named.items() if name not in online}
         asked = {online[named[h.client]]: h for h in heads if h.client not in failed}
-        about = {node: {"charter": asdict(self.charter), "head": asdict(h)} for node, h in asked.items()}
+        about = {
+            node: {"charter": asdict(self.charter), "head": asdict(h)} for node, h in asked.items()
+        }
         letters = {node: letter(kind, a, body) for node, a in about.items()}
         self.carried_down += len(call) * len(letters)
         got: dict[ClientId, bytes] = {}
@@ -144,12 +166,17 @@ class Sites(Engine):
         return got, failed
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
-        """Evaluate at the sites. Each decides what it reports, and writes that down; who is silent is left out."""
+        """Evaluate at the sites. Each decides what it reports, and writes that down.
+
+        Who is silent is left out.
+        """
         blob, heads = pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids]
         blobs, failed = self.exchange("look", blob, heads)
         self.failed = failed | self.failed  # what went wrong in training is worth more
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in ids if i in blobs}
-        self.on_release(self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger)
+        self.on_release(
+            self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger
+        )
         return {i: answer.sent for i, answer in got.items()}
 
     def _checked(self, result: RecordDict | str, head: Head, call: Call[Any]) -> tuple[bytes, Any]:
@@ -175,7 +202,9 @@ class Sites(Engine):
             raise BadInput(f"message: cannot be expanded ({type(e).__name__})") from None
 
 
-def post(grid: Grid, letters: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, RecordDict | str]]:
+def post(
+    grid: Grid, letters: Mapping[int, RecordDict], deadline: float
+) -> Iterator[tuple[int, RecordDict | str]]:
     """Send one letter to each node; yield what each answers, or why it does not, as it comes."""
     end, waiting = time.monotonic() + deadline, {}
     messages = [Message(content, node, TYPE, ttl=deadline) for node, content in letters.items()]
@@ -203,7 +232,9 @@ def _pull(grid: Grid, ids: list[str]) -> Sequence[Message]:
         time.sleep(1.0)
         return []
     except httpx.HTTPStatusError as e:
-        raise TooFewReplies(f"Flower refuses to go on with the run ({e.response.status_code})") from None
+        raise TooFewReplies(
+            f"Flower refuses to go on with the run ({e.response.status_code})"
+        ) from None
 
 
 def _words(error: Any) -> str:
@@ -211,7 +242,10 @@ def _words(error: Any) -> str:
 
 
 def check_answer(answer: Any, head: Head, call: Call[Any]) -> None:
-    """Refuse an answer that is not what the task promises: type, fields, shapes, finite numbers, own ledger lines."""
+    """Refuse an answer that is not what the task promises.
+
+    Type, fields, shapes, finite numbers, own ledger lines.
+    """
     if not isinstance(answer, Answer) or not isinstance(answer.ledger, list):
         raise BadInput("message: not an answer")
     for line in answer.ledger:
@@ -237,15 +271,23 @@ def _check_fields(sent: Any, promised: type[Any]) -> None:
         value = getattr(sent, name)
         plain = next((p for p in PLAIN if isinstance(kind, type) and issubclass(kind, p)), None)
         if plain is not None and not isinstance(value, (int, float) if plain is float else plain):
-            raise BadInput(f"message: {name} is a {type(value).__name__}: must be a {plain.__name__}")
+            raise BadInput(
+                f"message: {name} is a {type(value).__name__}: must be a {plain.__name__}"
+            )
 
 
 def misfits(sent: Mapping[ClientId, Any], call: Call[Any]) -> dict[ClientId, str]:
-    """Return whose tensors have not the shapes of most, and why; of as many, those of the call are right.
+    """Return whose tensors have not the shapes of most, and why.
 
-    Updates are added up, so honest sites send tensors of the same shapes: the model's, or those of a compression.
+    Of as many, those of the call are right.
+
+    Updates are added up, so honest sites send tensors of the same shapes: the model's, or those of
+    a compression.
     """
-    shapes = {i: tuple((k, tuple(v.shape), v.dtype) for x in points(o) for k, v in x.items()) for i, o in sent.items()}
+    shapes = {
+        i: tuple((k, tuple(v.shape), v.dtype) for x in points(o) for k, v in x.items())
+        for i, o in sent.items()
+    }
     why = {i: _misfit(o, call) for i, o in sent.items()}
     votes = Counter(shapes.values())
     right = max(sent, key=lambda i: (votes[shapes[i]], not why[i], i), default=None)

@@ -1,8 +1,11 @@
-"""Simulate clients in worker processes on this machine: one torch thread each, data in shared memory.
+"""Simulate clients in worker processes on this machine.
 
-Two processes with one thread each do almost twice the work of one; one process with two threads does less than one
-with one thread, because these networks are small. A worker can be any client: it holds the data set (shared, not
-copied), one network, and whatever client it is asked to be at the moment.
+One torch thread each, data in shared memory.
+
+Two processes with one thread each do almost twice the work of one; one process with two threads
+does less than one with one thread, because these networks are small. A worker can be any client: it
+holds the data set (shared, not copied), one network, and whatever client it is asked to be at the
+moment.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ from tacit.data.examples import Examples
 from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
 
 T = TypeVar("T")
-AHEAD = 2  # requests a worker may have at a time: one it works on and one that waits, so it is never idle
+# requests a worker may have at a time: one it works on and one that waits, so it is never idle
+AHEAD = 2
 
-# A message is a word of four letters and a body. To a worker: the call of an ask, then heads to answer it for.
+# A message is a word of four letters and a body. To a worker: the call of an ask, then heads to
+# answer it for.
 CALL, ASK, LOOK, DIE, STOP = b"call", b"ask_", b"look", b"die_", b"stop"
 GOOD, FAIL = b"good", b"fail"  # from a worker: a packed result, or what went wrong
 
@@ -46,7 +51,11 @@ def processors() -> int:
 
 def engine(world: World, workers: int, fault: Fault = no_fault) -> Engine:
     """Return the engine for a number of worker processes, where 0 means none: the serial engine."""
-    return Workers(world, min(workers, len(world.federation.everyone)), fault) if workers else Serial(world, fault)
+    return (
+        Workers(world, min(workers, len(world.federation.everyone)), fault)
+        if workers
+        else Serial(world, fault)
+    )
 
 
 @dataclass
@@ -59,13 +68,21 @@ class Worker:
 
 
 class Workers(Engine):
-    """Spreads each ask over worker processes; a worker that dies costs its client's reply and is replaced."""
+    """Spreads each ask over worker processes.
+
+    A worker that dies costs its client's reply and is replaced.
+    """
 
     def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
         super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world, self.sizes, self.public = world, world.federation.sizes(), world.federation.public()
+        self.world, self.sizes, self.public = (
+            world,
+            world.federation.sizes(),
+            world.federation.public(),
+        )
         self.compress = world.compress
-        # A fork starts at once and shares the data as it is; CUDA does not survive one, and only Linux does it well.
+        # A fork starts at once and shares the data as it is; CUDA does not survive one, and only
+        # Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
         self.workers: list[Worker] = []
         for _ in range(workers):
@@ -80,7 +97,9 @@ class Workers(Engine):
         ours, theirs = context.Pipe()
         inherited = [ours, *(w.line for w in self.workers)] if self.fork else []
         modules = sorted({t.fn.__module__ for t in Task.registry.values()})
-        process = context.Process(target=work, args=(theirs, inherited, self.world, modules), daemon=True)
+        process = context.Process(
+            target=work, args=(theirs, inherited, self.world, modules), daemon=True
+        )
         process.start()
         theirs.close()
         return Worker(process, ours)
@@ -93,20 +112,35 @@ class Workers(Engine):
         return fresh
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
-        """Keep every worker busy until all heads are answered; the largest clients go first, to end together."""
+        """Keep every worker busy until all heads are answered.
+
+        The largest clients go first, to end together.
+        """
         faults = {h.client: self.fault(h.client, h.round) if kind == "ask" else None for h in heads}
         got: dict[ClientId, bytes] = {}
         failed: dict[ClientId, str] = {i: "crash" for i, f in faults.items() if f == "crash"}
-        todo = deque(sorted((h for h in heads if h.client not in failed), key=lambda h: -self.sizes.get(h.client, 0)))
+        todo = deque(
+            sorted(
+                (h for h in heads if h.client not in failed),
+                key=lambda h: -self.sizes.get(h.client, 0),
+            )
+        )
         for at, w in enumerate(self.workers):
             try:
                 w.line.send_bytes(CALL + call)
             except OSError:  # it died while it had nothing to do
                 self.workers[at] = self._replace(w, call)
         while todo or any(w.waiting for w in self.workers):
-            self._hand_out(todo, lambda head: DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK)
+            self._hand_out(
+                todo,
+                lambda head: (
+                    DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK
+                ),
+            )
             for line in wait([w.line for w in self.workers if w.waiting]):
-                self._receive(next(w for w in self.workers if w.line is line), call, todo, got, failed)
+                self._receive(
+                    next(w for w in self.workers if w.line is line), call, todo, got, failed
+                )
                 self.on_answer(len(got) + len(failed), len(heads))
         for client in [i for i, f in faults.items() if f == "lost" and i in got]:
             failed[client] = "lost"
@@ -119,11 +153,17 @@ class Workers(Engine):
             for w in self.workers:
                 if todo and len(w.waiting) < ahead:
                     w.waiting.append(head := todo.popleft())
-                    with contextlib.suppress(OSError):  # a worker that has died is noticed when its answer is due
+                    # a worker that has died is noticed when its answer is due
+                    with contextlib.suppress(OSError):
                         w.line.send_bytes(word(head) + pack(head))
 
     def _receive(
-        self, w: Worker, call: bytes, todo: deque[Head], got: dict[ClientId, bytes], failed: dict[ClientId, str]
+        self,
+        w: Worker,
+        call: bytes,
+        todo: deque[Head],
+        got: dict[ClientId, bytes],
+        failed: dict[ClientId, str],
     ) -> None:
         """Take one answer from a worker, or replace the worker if there is none to come."""
         try:
@@ -140,7 +180,10 @@ class Workers(Engine):
             failed[head.client] = self._failure(json.loads(blob[4:]))
 
     def _failure(self, error: dict[str, str]) -> str:
-        """Raise a failure that concerns the whole run; return the words of one that concerns a single client."""
+        """Raise a failure that concerns the whole run.
+
+        Return the words of one that concerns a single client.
+        """
         cls = getattr(known_errors, error["type"], None)
         if isinstance(cls, type) and issubclass(cls, TacitError):
             self._drain()
@@ -178,8 +221,10 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     keep_memory()
     for module in modules:
         importlib.import_module(module)
-    gc.freeze()  # what is here stays: no collection need look at it again, or touch its shared pages
-    world = replace(world, model=copy.deepcopy(world.model).to(world.device))  # spawned workers are given a shared one
+    # what is here stays: no collection need look at it again, or touch its shared pages
+    gc.freeze()
+    # spawned workers are given a shared one
+    world = replace(world, model=copy.deepcopy(world.model).to(world.device))
     call: Any = None
     while True:
         try:
@@ -192,15 +237,20 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
             elif word == DIE:
                 os._exit(1)
             else:
-                line.send_bytes(attempt(world, "ask" if word == ASK else "look", unpack(body), call))
+                line.send_bytes(
+                    attempt(world, "ask" if word == ASK else "look", unpack(body), call)
+                )
         except (EOFError, OSError):
             return
 
 
 def keep_memory() -> None:
-    """Let glibc keep freed memory instead of giving it back: a training step asks for the same blocks again.
+    """Let glibc keep freed memory instead of giving it back.
 
-    Without it every step faults in its activations anew, which costs 15-20% of the time of a small CNN.
+    A training step asks for the same blocks again.
+
+    Without it every step faults in its activations anew, which costs 15-20% of the time of a small
+    CNN.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -46,7 +46,8 @@ from tacit.data.federated import Federation, LocalData
 from tacit.engines.store import ClientStore
 
 T = TypeVar("T")
-POOL = "pool"  # kept beside whatever a method keeps: examples that join this client's data from then on
+# kept beside whatever a method keeps: examples that join this client's data from then on
+POOL = "pool"
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,18 @@ class Head:
     ask: str
     round: int
     accepted: str | None  # the last ask whose kept state the server accepted from this client
-    saved: str | None  # the same, as of the server's last checkpoint, to which it may have to go back
+    # the same, as of the server's last checkpoint, to which it may have to go back
+    saved: str | None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back: the payload, whether state waits for acceptance, and all the client has ever released.
+    """What goes back.
 
-    The whole ledger travels each time. It is run-length coded, so it is small, and no line can be lost with a reply.
+    The payload, whether state waits for acceptance, and all the client has ever released.
+
+    The whole ledger travels each time. It is run-length coded, so it is small, and no line can be
+    lost with a reply.
     """
 
     sent: Any
@@ -83,20 +88,31 @@ class World:
     device: str = "cpu"
     noise: Noise = "seeded"
     delta: float = 1e-5
-    approve: Callable[[Ledger], None] = no_limit  # raises where a client's ledger would pass its budget
+    # raises where a client's ledger would pass its budget
+    approve: Callable[[Ledger], None] = no_limit
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def client(
-        self, task: str, client: ClientId, round: int, kept: Mapping[str, Any], spent: Ledger | None = None
+        self,
+        task: str,
+        client: ClientId,
+        round: int,
+        kept: Mapping[str, Any],
+        spent: Ledger | None = None,
     ) -> Client:
-        """Return the client a task will see. Its batches depend on who and when, not on the method's name."""
+        """Return the client a task will see.
+
+        Its batches depend on who and when, not on the method's name.
+        """
         rng = self.generator(task, round, client)
         examiner = client.startswith("test:")
         test = self.federation.test(client, self.device)
-        data = test if examiner else self.federation.train(client, self.device).joined(kept.get(POOL))
+        data = (
+            test if examiner else self.federation.train(client, self.device).joined(kept.get(POOL))
+        )
         mine = {k: v for k, v in kept.items() if k != POOL}
         rest = (self.noise, spent or Ledger(), self.approve, task)
         return Client(client, round, data, test, self.model, mine, rng, *rest, classes=self.classes)
@@ -109,7 +125,8 @@ class World:
     def generator(self, task: str, round: int, client: ClientId) -> np.random.Generator:
         """Return the generator of one task, and seed torch's own alike."""
         place = (self.seed, task.rpartition(".")[2], round, client)
-        torch.default_generator.manual_seed(seed_for(*place))  # torch.manual_seed costs a millisecond here
+        # torch.manual_seed costs a millisecond here
+        torch.default_generator.manual_seed(seed_for(*place))
         if self.device == "cuda":
             torch.cuda.manual_seed(seed_for(*place))
         return rng_for(*place)
@@ -122,7 +139,9 @@ class World:
         with torch.random.fork_rng(devices=[]), one_thread():
             rng = self.generator(call.task, round, "server")
             rest = (self.noise, Ledger(), no_limit, call.task)
-            me = Client("server", round, local, local, self.model, {}, rng, *rest, classes=self.classes)
+            me = Client(
+                "server", round, local, local, self.model, {}, rng, *rest, classes=self.classes
+            )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent
 
@@ -144,11 +163,15 @@ class World:
         store.write_ledger(me.spent)
         if reply.keep is not None:
             store.keep(head.ask, {k: v for k, v in kept.items() if k == POOL} | dict(reply.keep))
-        return Answer(shrink(self.compress, reply.sent, call.args), reply.keep is not None, list(me.spent))
+        return Answer(
+            shrink(self.compress, reply.sent, call.args), reply.keep is not None, list(me.spent)
+        )
 
     def look(self, head: Head, call: Call[Any]) -> Any:
         """Run a task that only reads, for evaluation: nothing is kept, nothing counts as released."""
-        me = self.client(call.task, head.client, head.round, self.store(head.client).kept(head.accepted))
+        me = self.client(
+            call.task, head.client, head.round, self.store(head.client).kept(head.accepted)
+        )
         return task_named(call.task).fn(me, **call.args).sent
 
     def serve(self, kind: str, head: Head, call: Call[Any]) -> bytes:
@@ -165,7 +188,10 @@ def task_named(name: str) -> Task[Any, Any]:
 
 
 def unprotected(sent: Any, head: Head) -> list[Release]:
-    """Return the ledger line for what leaves a client without a mechanism. Silence is never a guarantee."""
+    """Return the ledger line for what leaves a client without a mechanism.
+
+    Silence is never a guarantee.
+    """
     values = {f.name: getattr(sent, f.name) for f in fields(sent)}
     bare = [name for name, value in values.items() if not may_leave(value)]
     task = head.ask.partition("@")[0]
@@ -180,7 +206,9 @@ def unprotected(sent: Any, head: Head) -> list[Release]:
 
 def may_leave(value: Any) -> bool:
     """Tell whether a value came out of a mechanism, or is public."""
-    return isinstance(value, Released | PublicInt | PublicFloat) or (isinstance(value, Params) and value.released)
+    return isinstance(value, Released | PublicInt | PublicFloat) or (
+        isinstance(value, Params) and value.released
+    )
 
 
 def check_finite(obj: Any, head: Head) -> None:
@@ -194,7 +222,8 @@ def check_finite(obj: Any, head: Head) -> None:
 
 
 Results = tuple[dict[ClientId, bytes], dict[ClientId, str]]  # packed answers, and why there is none
-Fault = Callable[[ClientId, int], str | None]  # "crash" before the work, "lost" after it, "die" in it, or None
+# "crash" before the work, "lost" after it, "die" in it, or None
+Fault = Callable[[ClientId, int], str | None]
 
 
 def no_fault(client: ClientId, round: int) -> str | None:
@@ -208,7 +237,10 @@ def sample_rng(seed: int, round: int) -> np.random.Generator:
 
 
 class Engine(ABC):
-    """A cohort that lives somewhere: sampling, acceptance, traffic, and the server's copy of the ledger."""
+    """A cohort that lives somewhere.
+
+    Sampling, acceptance, traffic, and the server's copy of the ledger.
+    """
 
     def __init__(
         self,
@@ -218,7 +250,13 @@ class Engine(ABC):
         noise: Noise = "seeded",
         delta: float = 1e-5,
     ) -> None:
-        self.everyone, self.seed, self.fault, self.noise, self.delta = tuple(everyone), seed, fault, noise, delta
+        self.everyone, self.seed, self.fault, self.noise, self.delta = (
+            tuple(everyone),
+            seed,
+            fault,
+            noise,
+            delta,
+        )
         self.sample_seed = seed  # a secret where clients must not be able to tell who takes part
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
@@ -233,7 +271,10 @@ class Engine(ABC):
 
     @abstractmethod
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
-        """Send a packed call to clients; return packed results and, for the others, why there is none."""
+        """Send a packed call to clients.
+
+        Return packed results and, for the others, why there is none.
+        """
 
     @abstractmethod
     def own(self, call: Call[T], data: Examples, round: int) -> T:
@@ -244,8 +285,13 @@ class Engine(ABC):
         """Let go of processes and connections."""
 
     def sample(self, law: Law, round: int) -> Sample:
-        """Choose who takes part in ``round``; the same every time it is asked, and for every method."""
-        return Sample(tuple(law.pick(self.everyone, sample_rng(self.sample_seed, round))), round, law)
+        """Choose who takes part in ``round``.
+
+        The same every time it is asked, and for every method.
+        """
+        return Sample(
+            tuple(law.pick(self.everyone, sample_rng(self.sample_seed, round))), round, law
+        )
 
     def rng(self, *path: object) -> np.random.Generator:
         """Return the server's generator for this place in the run."""
@@ -259,7 +305,9 @@ class Engine(ABC):
         self.bytes_up += sum(map(len, blobs.values()))
         self.failed.update(failed)
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
-        self.on_release(self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger)
+        self.on_release(
+            self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger
+        )
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
@@ -267,7 +315,10 @@ class Engine(ABC):
         return Replies(ask, of, sent, failed)
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
-        """Evaluate something at clients; read-only, and outside the experiment's traffic and ledger."""
+        """Evaluate something at clients.
+
+        Read-only, and outside the experiment's traffic and ledger.
+        """
         blob, heads = pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids]
         blobs, failed = self.exchange("look", blob, heads)
         if failed:  # looking again costs nothing
@@ -282,10 +333,15 @@ class Engine(ABC):
 
     def afford(self, line: Release) -> None:
         """Stop the run if a release would pass the budget: to be asked before the clients are."""
-        self.approve(Ledger(r for r in self.ledger if r.owner in (FEDERATION, line.owner)).plus(line))
+        self.approve(
+            Ledger(r for r in self.ledger if r.owner in (FEDERATION, line.owner)).plus(line)
+        )
 
     def release(self, line: Release) -> None:
-        """Write a release of the server's own, unless it would pass the budget; for mechanisms, before they draw."""
+        """Write a release of the server's own, unless it would pass the budget.
+
+        For mechanisms, before they draw.
+        """
         self.afford(line)
         after = self.ledger.plus(line)
         self.on_release([r for r in after if r.owner == line.owner], after)

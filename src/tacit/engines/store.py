@@ -1,4 +1,7 @@
-"""What a client must remember between rounds, as files: the page cache is its memory, the disk is where it spills."""
+"""What a client must remember between rounds, as files.
+
+The page cache is its memory, the disk is where it spills.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Event)}
 class ClientStore:
     """One client's folder: a file for each version of its kept state, and its own ledger.
 
-    A version is named by the ask that made it. A reply's state lies here from the moment the work is done, but it
-    counts only when the server names it as accepted, so a lost reply or a killed server changes nothing.
+    A version is named by the ask that made it. A reply's state lies here from the moment the work
+    is done, but it counts only when the server names it as accepted, so a lost reply or a killed
+    server changes nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +62,10 @@ class ClientStore:
 
 
 def read_ledger(file: Path) -> Ledger:
-    """Read a ledger file; a last line cut short by a kill never left this process, so it is dropped."""
+    """Read a ledger file.
+
+    A last line cut short by a kill never left this process, so it is dropped.
+    """
     if not file.exists():
         return Ledger()
     try:
@@ -79,7 +86,11 @@ def to_text(lines: Iterable[Release]) -> str:
 def to_json(line: Release) -> dict[str, Any]:
     """Return a ledger line as plain values: its event named, its rounds such as "0-4,7"."""
     rounds = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in line.rounds)
-    return {**asdict(line), "event": {"kind": type(line.event).__name__, **asdict(line.event)}, "rounds": rounds}
+    return {
+        **asdict(line),
+        "event": {"kind": type(line.event).__name__, **asdict(line.event)},
+        "rounds": rounds,
+    }
 
 
 def from_json(line: dict[str, Any]) -> Release:

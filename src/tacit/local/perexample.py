@@ -1,11 +1,12 @@
 """The sum of gradients clipped example by example, in one backward pass.
 
-Autograd adds the examples' gradients up before anybody can clip them. So each layer with parameters is replaced, while
-a loss is computed, by a tap: it passes the gradient on to the layer below as usual, but notes its input and the
-gradient of its output instead of forming the weight's gradient. From the two follows every example's own gradient
-G_i = A_i^T U_i. It is formed once (as much work as the usual weight gradient), its norm is taken, and sum_i c_i G_i is
-read off. Where G_i would be large and the layer sees few positions, the norm comes from Gram matrices instead,
-||G_i||^2 = <A_i A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples. Everything here keeps to
+Autograd adds the examples' gradients up before anybody can clip them. So each layer with parameters
+is replaced, while a loss is computed, by a tap: it passes the gradient on to the layer below as
+usual, but notes its input and the gradient of its output instead of forming the weight's gradient.
+From the two follows every example's own gradient G_i = A_i^T U_i. It is formed once (as much work
+as the usual weight gradient), its norm is taken, and sum_i c_i G_i is read off. Where G_i would be
+large and the layer sees few positions, the norm comes from Gram matrices instead, ||G_i||^2 = <A_i
+A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples. Everything here keeps to
 the memory layout of its input; channels-last is the fast one.
 """
 
@@ -27,8 +28,11 @@ from tacit.core import BadInput
 
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
-FEW = 4  # channels below which to fold is faster than the usual gradient of the input, which is made for many
-MEMORY = 32  # to write and twice read a number of G_i takes about as long as this many products of a Gram matrix
+# channels below which to fold is faster than the usual gradient of the input, which is made for
+# many
+FEW = 4
+# to write and twice read a number of G_i takes about as long as this many products of a Gram matrix
+MEMORY = 32
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,17 @@ def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
 
 
 def inner(K: Tensor, M: Tensor) -> Tensor:
-    """Return <K_i, M_i> of Gram matrices and a little more: where positions cancel, rounding must not make it less."""
+    """Return <K_i, M_i> of Gram matrices and a little more.
+
+    Where positions cancel, rounding must not make it less.
+    """
     traces = K.diagonal(dim1=1, dim2=2).sum(1) * M.diagonal(dim1=1, dim2=2).sum(1)
     return (K * M).sum((1, 2)) + 16 * torch.finfo(K.dtype).eps * traces
 
 
-def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape: Callable[[Tensor], Tensor]) -> Piece:
+def product(
+    parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape: Callable[[Tensor], Tensor]
+) -> Piece:
     """Return the piece of G_i = L_i R_i, with L (n, out, positions) and R (n, positions, in).
 
     Each may be a view with more dimensions that add up to these.
@@ -66,7 +75,11 @@ def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape
     if positions**2 * (out + inside) < MEMORY * out * inside:
         L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
         squares = inner(L.mT @ L, R @ R.mT)
-        return Piece(parameter, squares, lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)))
+        return Piece(
+            parameter,
+            squares,
+            lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)),
+        )
     G, parts = L.new_empty(n, out, inside), []
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
@@ -78,7 +91,8 @@ def product(parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape
 class Layer(ABC):
     """How one kind of module computes, passes gradients on, and yields each example's gradients."""
 
-    rows = 1  # of the batch that make up one example, one after the other: its gradient is the sum of theirs
+    # of the batch that make up one example, one after the other: its gradient is the sum of theirs
+    rows = 1
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -107,7 +121,11 @@ class Layer(ABC):
         """Return a piece for each trainable parameter."""
         found = [self.weight(x, g)] if self.module.weight.requires_grad else []
         bias = getattr(self.module, "bias", None)
-        return [*found, formed(bias, self.added(self.bias(g)))] if bias is not None and bias.requires_grad else found
+        return (
+            [*found, formed(bias, self.added(self.bias(g)))]
+            if bias is not None and bias.requires_grad
+            else found
+        )
 
     def added(self, G: Tensor) -> Tensor:
         """Return gradients of examples from those of their rows."""
@@ -132,14 +150,17 @@ class Linear(Layer):
         return g.reshape(len(g), -1, g.shape[-1]).sum(1)
 
 
-def patches(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]) -> Tensor:
+def patches(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]
+) -> Tensor:
     """Return what a convolution sees at each position, (n, rows, columns, kh, kw, channels), as a view."""
     x = x.permute(0, 2, 3, 1)
     x = F.pad(x, (0, 0, pad[1], pad[1], pad[0], pad[0])) if any(pad) else x
     x = x.contiguous()
     n, h, w, channels = x.shape
     rows, columns = (
-        (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip((h, w), kernel, stride, dil, strict=True)
+        (size - d * (k - 1) - 1) // s + 1
+        for size, k, s, d in zip((h, w), kernel, stride, dil, strict=True)
     )
     a, b, c, e = x.stride()
     return x.as_strided(
@@ -171,17 +192,36 @@ class Conv(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.unsqueeze(2) if self.flat else x
-        y = F.conv2d(x, self._weight(), self.module.bias, self.stride, self.padding, self.dilation, self.module.groups)
+        y = F.conv2d(
+            x,
+            self._weight(),
+            self.module.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.module.groups,
+        )
         return y.squeeze(2) if self.flat else y
 
     def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
         x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
         if x.shape[1] < FEW and self.module.groups == 1:
             seen = self._weight().flatten(1).t() @ g.flatten(2)
-            back: Tensor = F.fold(seen, x.shape[2:], self.kernel, self.dilation, self.padding, self.stride)
+            back: Tensor = F.fold(
+                seen, x.shape[2:], self.kernel, self.dilation, self.padding, self.stride
+            )
             return back.squeeze(2) if self.flat else back
-        where = (list(self.stride), list(self.padding), list(self.dilation), False, [0, 0], self.module.groups)
-        back = torch.ops.aten.convolution_backward(g, x, self._weight(), None, *where, [True, False, False])[0]
+        where = (
+            list(self.stride),
+            list(self.padding),
+            list(self.dilation),
+            False,
+            [0, 0],
+            self.module.groups,
+        )
+        back = torch.ops.aten.convolution_backward(
+            g, x, self._weight(), None, *where, [True, False, False]
+        )[0]
         return back.squeeze(2) if self.flat else back
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
@@ -191,34 +231,49 @@ class Conv(Layer):
 
     def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
         """Return the weight's piece from A (n, positions, out) and the patches that belong to it."""
-        A, seen = A.reshape(len(A) // self.rows, -1, A.shape[2]), seen.view(-1, self.rows, *seen.shape[1:])
+        A, seen = (
+            A.reshape(len(A) // self.rows, -1, A.shape[2]),
+            seen.view(-1, self.rows, *seen.shape[1:]),
+        )
         n, positions, out = A.shape
         weight, groups, channels = self.module.weight, self.module.groups, seen.shape[6]
         if groups > 1:
             A = A.reshape(n, positions, groups, -1)
             U = seen.reshape(n, positions, -1, groups, channels // groups)
             return formed(weight, torch.einsum("npgo,npkgc->ngock", A, U).reshape(n, *weight.shape))
-        if channels == 1:  # the other way round, so that patches are copied along the image's rows: kernels' are short
+        # the other way round, so that patches are copied along the image's rows: kernels' are short
+        if channels == 1:
             U = seen.permute(0, 4, 5, 6, 1, 2, 3)
             return product(weight, U, A, positions, lambda G: G.t().reshape(weight.shape))
         by_kernel = (out, *self.kernel, channels)
         return product(
-            weight, A.mT, seen, positions, lambda G: G.view(by_kernel).permute(0, 3, 1, 2).view(weight.shape)
+            weight,
+            A.mT,
+            seen,
+            positions,
+            lambda G: G.view(by_kernel).permute(0, 3, 1, 2).view(weight.shape),
         )
 
 
 class ConvTranspose(Conv):
-    """nn.ConvTranspose2d and nn.ConvTranspose1d: a convolution with input and output gradient exchanged."""
+    """nn.ConvTranspose2d and nn.ConvTranspose1d.
+
+    A convolution with input and output gradient exchanged.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         m, x = self.module, x.unsqueeze(2) if self.flat else x
         more = _two(m.output_padding, 0)
-        y = F.conv_transpose2d(x, self._weight(), m.bias, self.stride, self.padding, more, m.groups, self.dilation)
+        y = F.conv_transpose2d(
+            x, self._weight(), m.bias, self.stride, self.padding, more, m.groups, self.dilation
+        )
         return y.squeeze(2) if self.flat else y
 
     def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
         g = g.unsqueeze(2) if self.flat else g
-        back = F.conv2d(g, self._weight(), None, self.stride, self.padding, self.dilation, self.module.groups)
+        back = F.conv2d(
+            g, self._weight(), None, self.stride, self.padding, self.dilation, self.module.groups
+        )
         return back.squeeze(2) if self.flat else back
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
@@ -241,7 +296,8 @@ class Embedding(Layer):
         index, rows = x.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
         if pad is not None:
             rows = rows * (index != pad).unsqueeze(2)
-        alike = (index.unsqueeze(1) == index.unsqueeze(2)).to(rows.dtype)  # an index met twice adds up
+        # an index met twice adds up
+        alike = (index.unsqueeze(1) == index.unsqueeze(2)).to(rows.dtype)
         squares = inner(alike, rows @ rows.mT)
 
         def weighted(c: Tensor) -> Tensor:
@@ -252,7 +308,10 @@ class Embedding(Layer):
 
 
 class Normalise(torch.autograd.Function):
-    """Instance norm without scale and shift, on (n, channels, ...); torch's own copies channels-last tensors."""
+    """Instance norm without scale and shift, on (n, channels, ...).
+
+    Torch's own copies channels-last tensors.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
@@ -266,14 +325,20 @@ class Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the input's gradient: what is left of the output's without the directions that change nothing."""
+        """Return the input's gradient.
+
+        What is left of the output's without the directions that change nothing.
+        """
         (y, scale), (g,) = ctx.saved_tensors, grads
         along = (g * y).mean(ctx.dims, keepdim=True)
         return (g - g.mean(ctx.dims, keepdim=True)).addcmul_(y, along, value=-1).mul_(scale), None
 
 
 class Affine(Layer):
-    """The scale and shift of group, instance and layer norm; the normalisation itself is left to autograd."""
+    """The scale and shift of group, instance and layer norm.
+
+    The normalisation itself is left to autograd.
+    """
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -333,7 +398,10 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, start: Tensor, layer: Layer, notes: list[Piece]) -> Tensor:
-        """Compute the output; ``start`` needs a gradient, so that autograd follows a layer on plain inputs too."""
+        """Compute the output.
+
+        ``start`` needs a gradient, so that autograd follows a layer on plain inputs too.
+        """
         ctx.layer, ctx.notes = layer, notes
         ctx.save_for_backward(x)
         return layer.forward(x)
@@ -350,7 +418,9 @@ class Tap(torch.autograd.Function):
 def tapped(model: nn.Module, notes: list[Piece], rows: int = 1) -> Iterator[None]:
     """Replace the forward function of every layer with trainable parameters by a tap."""
     start = torch.zeros((), requires_grad=True, device=next(model.parameters()).device)
-    layers = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    layers = [
+        m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+    ]
 
     def forward(layer: Layer, x: Tensor) -> Tensor:
         out: Tensor = Tap.apply(layer.before(x), start, layer, notes)  # type: ignore[no-untyped-call]
@@ -368,9 +438,12 @@ def tapped(model: nn.Module, notes: list[Piece], rows: int = 1) -> Iterator[None
 
 
 def micro_batch(model: nn.Module) -> int:
-    """Return how many examples to take at a time: a power of 2, 32 to 256, so that the G_i fill about 32 MB (a cache).
+    """Return how many examples to take at a time.
 
-    Those of linear layers and of large convolutions, which see few positions, are not formed as a rule.
+    A power of 2, 32 to 256, so that the G_i fill about 32 MB (a cache).
+
+    Those of linear layers and of large convolutions, which see few positions, are not formed as a
+    rule.
     """
     sizes = [p.numel() for p in model.parameters() if p.requires_grad and p.dim() > 2]
     numbers = sum(size for size in sizes if size < 1 << 17)
@@ -388,10 +461,11 @@ def clipped_sum(
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
     """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
 
-    Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm, as long as the
-    model does not mix examples. A gradient that is not finite counts for nothing. Memory is bounded by ``micro``, how
-    many examples are taken at a time; by default it follows from the size of the model. ``rows``: the loss shows the
-    model that many rows for each example, one after the other (a pair of images, say), and they are clipped together.
+    Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm,
+    as long as the model does not mix examples. A gradient that is not finite counts for nothing.
+    Memory is bounded by ``micro``, how many examples are taken at a time; by default it follows
+    from the size of the model. ``rows``: the loss shows the model that many rows for each example,
+    one after the other (a pair of images, say), and they are clipped together.
     """
     micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
@@ -415,13 +489,16 @@ def _add_clipped(
     notes.clear()
     torch.autograd.backward(loss(x, y).sum())
     if len({piece.parameter for piece in notes}) < len(notes):
-        raise BadInput("model: a layer is used more than once in a forward pass, which per-example clipping cannot do")
+        raise BadInput(
+            "model: a layer is used more than once in a forward pass, which per-example clipping cannot do"
+        )
     norms = torch.stack([piece.squares for piece in notes]).sum(0).sqrt()
     if not (fine := norms.isfinite()).all():
         if fine.any():
             _add_clipped(loss, x[fine], y[fine], notes, clip, total)
         return norms
-    c = torch.where(norms <= clip, 1.0, clip * (1 - 1e-5) / norms)  # a little less, so that rounding cannot pass it
+    # a little less, so that rounding cannot pass it
+    c = torch.where(norms <= clip, 1.0, clip * (1 - 1e-5) / norms)
     with torch.no_grad():
         for piece in notes:
             total[piece.parameter] += piece.weighted(c)
@@ -430,7 +507,10 @@ def _add_clipped(
 
 
 def check_private(model: nn.Module, shape: Sequence[int]) -> None:
-    """Refuse a model whose examples cannot be told apart: unknown layers, or layers that mix examples."""
+    """Refuse a model whose examples cannot be told apart.
+
+    Unknown layers, or layers that mix examples.
+    """
     for name, module in model.named_modules():
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]
         if own and type(module) not in LAYERS:

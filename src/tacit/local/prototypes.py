@@ -1,9 +1,12 @@
-"""Prototypes: a client's classes as points in the feature space of a shared network (Snell et al. 2017).
+"""Prototypes: a client's classes as points in the feature space of a shared network (Snell et al.
 
-Features are what the network's last layer, the one before the softmax, gets to see. An example belongs to the nearest
-class mean. The network learns by episodes: from one batch the class means, on another the cross-entropy of
-softmax(-squared distance to them), with a gradient through both. Classes that the first batch does not have are left
-out, and so are examples of the second that belong to them.
+2017).
+
+Features are what the network's last layer, the one before the softmax, gets to see. An example
+belongs to the nearest class mean. The network learns by episodes: from one batch the class means,
+on another the cross-entropy of softmax(-squared distance to them), with a gradient through both.
+Classes that the first batch does not have are left out, and so are examples of the second that
+belong to them.
 """
 
 from __future__ import annotations
@@ -36,12 +39,22 @@ class Prototypes:
     known: Tensor  # (classes,)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return minus the squared distance to each class; a class that is not there is infinitely far."""
-        gaps = features.square().sum(1, keepdim=True) - 2 * features @ self.points.t() + self.points.square().sum(1)
+        """Return minus the squared distance to each class.
+
+        A class that is not there is infinitely far.
+        """
+        gaps = (
+            features.square().sum(1, keepdim=True)
+            - 2 * features @ self.points.t()
+            + self.points.square().sum(1)
+        )
         return (-gaps).masked_fill(~self.known, -torch.inf)
 
     def losses(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the cross-entropy of each example; one of a class that is not there counts for nothing."""
+        """Return the cross-entropy of each example.
+
+        One of a class that is not there counts for nothing.
+        """
         each = F.cross_entropy(self.scores(features), labels, reduction="none")
         return torch.where(self.known[labels], each, 0.0)
 
@@ -66,8 +79,13 @@ def episode_loss(features: Tensor, labels: Tensor, support: int, classes: int) -
 
 
 def features_of(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return what the network's last layer sees; its output, where that is not linear or nothing else is trained."""
-    trained = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    """Return what the network's last layer sees.
+
+    Its output, where that is not linear or nothing else is trained.
+    """
+    trained = [
+        m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+    ]
     seen: list[Tensor] = []
     hook = trained[-1].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     try:
@@ -96,7 +114,10 @@ def embedded(me: Client, embed: Embed) -> tuple[Tensor, Tensor]:
 
 
 def nearest(me: Client, x: Params, embed: Embed = features_of) -> Predictor:
-    """Return the client's own predictor with the network ``x``: the nearest prototype of all its training data."""
+    """Return the client's own predictor with the network ``x``.
+
+    The nearest prototype of all its training data.
+    """
     network(me, x)
     made = prototypes(*embedded(me, embed), classes_of(me))
     return lambda inputs: made.scores(embed(me.model, inputs))
@@ -121,7 +142,8 @@ class Episodes:
     batch: int = 50  # B, examples in each of the two batches of a step
     decay: float = 0.997  # factor on the step size from one round to the next
     weight_decay: float = 1e-3  # L2 penalty on every parameter
-    max_norm: float = 10.0  # longer gradients are shortened to this, against explosions; not at the example level
+    # longer gradients are shortened to this, against explosions; not at the example level
+    max_norm: float = 10.0
 
     def __post_init__(self) -> None:
         check_number("local.lr", self.lr, above=0)
@@ -131,8 +153,12 @@ class Episodes:
         check_number("local.weight_decay", self.weight_decay, at_least=0)
         check_number("local.max_norm", self.max_norm, above=0)
 
-    def fit(self, me: Client, x: Params, *, grad: Correction, private: Private | None = None) -> Params:
-        """Return where ``steps`` steps from ``x`` end; ``grad(g, y)`` corrects each gradient g at the point y.
+    def fit(
+        self, me: Client, x: Params, *, grad: Correction, private: Private | None = None
+    ) -> Params:
+        """Return where ``steps`` steps from ``x`` end.
+
+        ``grad(g, y)`` corrects each gradient g at the point y.
 
         What is trained privately may leave the client, if ``x`` and the corrections may.
         """
@@ -143,7 +169,9 @@ class Episodes:
         for g in self._private(me, weights, private) if private else self._plain(me, weights):
             raw = Params(zip(x, g, strict=True)).as_released(private is not None)
             direction = grad(raw, y)
-            direction = (direction if private else direction.clipped(self.max_norm)) + self.weight_decay * y
+            direction = (
+                direction if private else direction.clipped(self.max_norm)
+            ) + self.weight_decay * y
             y.released = y.released and direction.released
             torch._foreach_add_(here, list(direction.values()), alpha=-lr)
         return params_of(me.model).as_released(y.released)
@@ -153,15 +181,21 @@ class Episodes:
         for rows in self.pairs(len(me.data), me.rng):
             inputs, labels = me.data.batch(rows)
             loss = episode_loss(features_of(me.model, inputs), labels, len(rows) // 2, classes)
-            yield list(torch.autograd.grad(loss, weights, materialize_grads=True))  # the last layer's is zero
+            # the last layer's is zero
+            yield list(torch.autograd.grad(loss, weights, materialize_grads=True))
 
     def pairs(self, n: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Yield the rows of each step's two batches, one after the other: disjoint, and smaller where data are few."""
+        """Yield the rows of each step's two batches, one after the other.
+
+        Disjoint, and smaller where data are few.
+        """
         size = min(self.batch, max(1, n // 2))
         for _ in range(self.steps):
             yield rng.permutation(n)[np.arange(2 * size) % n]
 
-    def _private(self, me: Client, weights: list[nn.Parameter], private: Private) -> Iterator[list[Tensor]]:
+    def _private(
+        self, me: Client, weights: list[nn.Parameter], private: Private
+    ) -> Iterator[list[Tensor]]:
         """Yield noisy gradients of the loss under prototypes that are released first, so no example meets another's."""
         check_once(me)
         embed = on_sphere(private.radius)
@@ -180,16 +214,20 @@ class Episodes:
         return min(1.0, self.batch / n)
 
 
-def _losses(made: Prototypes, embed: Embed, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+def _losses(
+    made: Prototypes, embed: Embed, model: nn.Module, inputs: Tensor, labels: Tensor
+) -> Tensor:
     return made.losses(embed(model, inputs), labels)
 
 
 def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes:
-    """Release a client's prototypes: one Gaussian release of class sums of embeddings and of class counts.
+    """Release a client's prototypes.
 
-    An example adds a vector of norm R = ``radius`` to one sum and R to one (scaled) count, so adding or removing it
-    moves both together by at most sqrt(2) R. Means, and the choice of classes whose count stands out of the noise, are
-    post-processing.
+    One Gaussian release of class sums of embeddings and of class counts.
+
+    An example adds a vector of norm R = ``radius`` to one sum and R to one (scaled) count, so
+    adding or removing it moves both together by at most sqrt(2) R. Means, and the choice of classes
+    whose count stands out of the noise, are post-processing.
     """
     R = private.radius
     features, labels = embedded(me, embed)

@@ -30,7 +30,8 @@ from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import PrivateSteps
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-Correction = Callable[[Params, Params], Params]  # (gradient, where we are) -> the direction a method goes instead
+# (gradient, where we are) -> the direction a method goes instead
+Correction = Callable[[Params, Params], Params]
 
 
 def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -51,8 +52,9 @@ FOR_CLIENTS = "must be 0; the method's noise is for whole clients, and DP-SGD wo
 class SGD:
     """Local training: ``epochs`` passes over the client's data in mini-batches.
 
-    With ``clip`` it is DP-SGD: Poisson samples of ``batch`` examples on average, gradients clipped one by one, noise of
-    ``z * clip`` on their sum. What is trained so may leave the client; the ledger says at what cost.
+    With ``clip`` it is DP-SGD: Poisson samples of ``batch`` examples on average, gradients clipped
+    one by one, noise of ``z * clip`` on their sum. What is trained so may leave the client; the
+    ledger says at what cost.
     """
 
     lr: float = 0.05  # step size
@@ -62,7 +64,8 @@ class SGD:
     weight_decay: float = 0.0  # L2 penalty on every parameter
     clip: float = 0.0  # bound on each example's gradient; 0: not private
     z: float = 0.0  # noise multiplier, with clip
-    epsilon: float = 0.0  # with clip: solve z so that all rounds cost this much for an example against the server
+    # with clip: solve z so that all rounds cost this much for an example against the server
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("sgd.lr", self.lr, above=0)
@@ -86,11 +89,14 @@ class SGD:
     ) -> tuple[Params, int]:
         """Minimise the local loss from ``x``; return where it ended and the number of steps.
 
-        ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both are live tensors.
+        ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both
+        are live tensors.
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
-        y = Params(zip(x, here, strict=True)).as_released(x.released and (self.clip > 0 or me.data.public))
+        y = Params(zip(x, here, strict=True)).as_released(
+            x.released and (self.clip > 0 or me.data.public)
+        )
         velocity: list[Tensor] = []
         steps = 0
         for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
@@ -99,7 +105,9 @@ class SGD:
             if grad is not None:
                 g = self._corrected(grad, g, y)
             if self.momentum:
-                velocity = g = list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
+                velocity = g = (
+                    list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
+                )
             torch._foreach_add_(here, g, alpha=-self.lr)
             steps += 1
         return params_of(me.model).as_released(y.released), steps
@@ -115,7 +123,10 @@ class SGD:
         return x
 
     def _corrected(self, grad: Correction, g: list[Tensor], y: Params) -> list[Tensor]:
-        """Ask the method for its direction; what that is made of decides whether the point may leave the client."""
+        """Ask the method for its direction.
+
+        What that is made of decides whether the point may leave the client.
+        """
         direction = grad(Params(zip(y, g, strict=True)).as_released(y.released), y)
         y.released = y.released and direction.released
         return list(direction.values())
@@ -125,11 +136,15 @@ class SGD:
             inputs, labels = me.data.batch(rows)
             yield list(torch.autograd.grad(loss(me.model, inputs, labels), weights))
 
-    def _private(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
+    def _private(
+        self, me: Client, weights: list[nn.Parameter], loss: Loss
+    ) -> Iterator[list[Tensor]]:
         if loss is not cross_entropy:
             raise BadInput(f"sgd.clip = {self.clip:g}: {NOT_A_SUM}")
         check_once(me)
-        release = PrivateSteps(me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data)))
+        release = PrivateSteps(
+            me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data))
+        )
         for rows in release.samples(len(me.data)):
             inputs, labels = me.data.batch(rows)
             sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, self.clip)
@@ -146,7 +161,9 @@ class SGD:
             return []
         sampling = Sampling.at(self.rate(n))
         steps, when = self.private_steps(n), ((0, times - 1),)
-        return [Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)]
+        return [
+            Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)
+        ]
 
     def costing(self, epsilon: float, *, clip: float, n: int, times: int, delta: float) -> SGD:
         """Return this as DP-SGD with the noise for which ``times`` rounds on ``n`` examples cost ``epsilon``."""
@@ -157,7 +174,9 @@ class SGD:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
         return self.epochs * max(1, round(n / self.batch))
 
-    def batches(self, n: int, rng: np.random.Generator) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    def batches(
+        self, n: int, rng: np.random.Generator
+    ) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
         """Yield the rows of each mini-batch: every example once in each epoch."""
         for _ in range(self.epochs):
             order = rng.permutation(n)
@@ -167,7 +186,8 @@ class SGD:
     def reach(self, steps: int) -> float:
         """Return the sum of the weights that ``steps`` gradients get in the final point, in units of ``lr``.
 
-        FedNova's ``||a||_1``: the number of steps without momentum, more with it (a gradient acts again later).
+        FedNova's ``||a||_1``: the number of steps without momentum, more with it (a gradient acts
+        again later).
         """
         m = self.momentum
         return float(steps) if m == 0.0 else (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
@@ -197,7 +217,9 @@ def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
 def scores(predict: Predictor, data: Any) -> Tensor:
     """Return the scores of all of a client's examples."""
     with torch.no_grad():
-        return torch.cat([predict(data.batch(slice(i, i + 500))[0]) for i in range(0, len(data), 500)]).cpu()
+        return torch.cat(
+            [predict(data.batch(slice(i, i + 500))[0]) for i in range(0, len(data), 500)]
+        ).cpu()
 
 
 def network(me: Client, x: Params) -> Predictor:

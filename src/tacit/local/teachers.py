@@ -1,4 +1,7 @@
-"""Teachers: who they are, and what a client's data say about public images: by one model, or several on its parts."""
+"""Teachers: who they are, and what a client's data say about public images.
+
+By one model, or several on its parts.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,13 @@ class Teaching:
     """How a public set gets pseudo-labels."""
 
     needs_public: ClassVar[bool] = True
-    m: int = 0  # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
+    # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
+    m: int = 0
     queries: int = 0  # public images that are voted on; 0: all
     vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # on the counts of votes
     sub: int = 50  # sub-teachers of each large client
-    teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))  # training of a teacher
+    # training of a teacher
+    teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))
 
     def __post_init__(self) -> None:
         check_number("m", self.m, at_least=0, whole=True)
@@ -53,9 +58,12 @@ class Teaching:
         public: Examples = cohort.public
         return public.take(torch.arange(min(self.queries or len(public), len(public))))
 
-    def vote_lines(self, large: Sequence[ClientId], how: str, epsilon: float, delta: float) -> list[Release]:
+    def vote_lines(
+        self, large: Sequence[ClientId], how: str, epsilon: float, delta: float
+    ) -> list[Release]:
         """Return what the ledger will say of the large clients' votes."""
-        queries, kind = max(self.queries, 1), self.vote_noise  # however many there are, together they cost epsilon
+        # however many there are, together they cost epsilon
+        queries, kind = max(self.queries, 1), self.vote_noise
         scale = vote_noise_for(epsilon, queries, kind, delta=delta)
         return [vote_line(i, how, queries, scale=scale, kind=kind) for i in large]
 
@@ -69,7 +77,9 @@ def ballots(me: Client, x: Params, sgd: SGD, images: Tensor) -> Array:
 
 
 def parts(me: Client, many: int) -> list[Array]:
-    """Divide a client's rows; the part that an example goes to depends on nothing but the example itself.
+    """Divide a client's rows.
+
+    The part that an example goes to depends on nothing but the example itself.
 
     So no example moves when another one comes or goes, whoever knows the seed.
     """

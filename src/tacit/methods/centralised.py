@@ -1,6 +1,9 @@
-"""Centralised training: all data in one place. Not federated and not private: the ceiling for the others.
+"""Centralised training: all data in one place. Not federated and not private.
 
-Noise that a split adds to clients' inputs, and private label orders, are left out: the pooled data are the originals.
+The ceiling for the others.
+
+Noise that a split adds to clients' inputs, and private label orders, are left out: the pooled data
+are the originals.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class Centralised:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            (reply,) = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(Everyone(), t), need=1.0)
+            (reply,) = cohort.ask(
+                train(x=s.x, sgd=self.sgd), cohort.sample(Everyone(), t), need=1.0
+            )
             s = State(x=s.x + reply.dx, round=t + 1)
             yield s

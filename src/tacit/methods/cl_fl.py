@@ -1,8 +1,11 @@
-"""CL-FL (Geyer et al. 2017, Algorithm 1): the server clips updates to their median norm and adds noise to the mean.
+"""CL-FL (Geyer et al. 2017, Algorithm 1).
 
-`paper`: the median is taken in the clear, so the clip, and with it the noise, depends on the data: the ledger says inf
-for everybody. `certified` (the default): the median is followed privately (Andrew et al. 2021), and the fixed-size
-sample is accounted as what it is, not as a Poisson one. The server itself sees the raw updates in both.
+The server clips updates to their median norm and adds noise to the mean.
+
+`paper`: the median is taken in the clear, so the clip, and with it the noise, depends on the data:
+the ledger says inf for everybody. `certified` (the default): the median is followed privately
+(Andrew et al. 2021), and the fixed-size sample is accounted as what it is, not as a Poisson one.
+The server itself sees the raw updates in both.
 """
 
 from __future__ import annotations
@@ -68,20 +71,35 @@ class CLFL:
             if self.mode == "paper":
                 S = median(norms)
                 sd, why = self.z * S, self.why
-                step, clip = claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=sd, why=why), S
+                step, clip = (
+                    claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=sd, why=why),
+                    S,
+                )
             else:
                 z, noise_z = self.z, follow.update_z
                 step = gaussian_mean(
-                    cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, z=z, out_of=m, noise_z=noise_z
+                    cohort,
+                    replies,
+                    lambda r: r.dx,
+                    like=s.x,
+                    clip=s.clip,
+                    z=z,
+                    out_of=m,
+                    noise_z=noise_z,
                 )
                 clip = follow.next(cohort, s.clip, [n <= s.clip for n in norms], t)
             s = State(s.x + step, clip, t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         N = len(sizes)
         sampling = Sampling.at((self.per_round or N) / N, "fixed")
-        when, event = ((0, self.rounds - 1),), NonPrivate(self.why) if self.mode == "paper" else Gaussian(self.z)
+        when, event = (
+            ((0, self.rounds - 1),),
+            NonPrivate(self.why) if self.mode == "paper" else Gaussian(self.z),
+        )
         return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
@@ -93,5 +111,9 @@ class CLFL:
                 claimed,
                 f"as published, {self.rounds} rounds: Poisson sampling at q = {q:g}, clip treated as public",
             ),
-            ("certified", math.inf, "the clip is the median of the raw norms, so it depends on every client's data"),
+            (
+                "certified",
+                math.inf,
+                "the clip is the median of the raw norms, so it depends on every client's data",
+            ),
         ]

@@ -1,13 +1,18 @@
-"""CUAG-PFL (Li et al. 2024, Algorithms 1-4): PFLDyn whose updates are compressed layer by layer, then noised.
+"""CUAG-PFL (Li et al. 2024, Algorithms 1-4).
 
-`paper`: to the letter. Rates follow from the last global update; layer l gets noise 2 C_l sigma / B with C_l its own
-norm, sigma = sqrt(1 / ln(mu^2 |D|^2 / (4 lambda^2 B^2 t P) + 1)). Nothing is clipped, so the ledger says inf.
-Certified, with mu (or eps) for all rounds of a client together:
-- `unit = "example"`: prototypes are released once a round, DP-SGD goes on under them; compression is post-processing;
-- `unit = "client"`: compressed layers are clipped to public bounds and scaled so that together they have norm 1, then
-  one Gaussian release a round, a client's k-th with mu_k, sum mu_k^2 = mu^2 (`schedule`); g_n is made of it;
-- with `observer = "clients"` the noise goes on the sum of the clipped updates. Against the server that holds only if
-  secure aggregation shows it nothing but the sum: an assumption. Bounds may follow private medians (`adaptive`).
+PFLDyn whose updates are compressed layer by layer, then noised.
+
+`paper`: to the letter. Rates follow from the last global update; layer l gets noise 2 C_l sigma / B
+with C_l its own norm, sigma = sqrt(1 / ln(mu^2 |D|^2 / (4 lambda^2 B^2 t P) + 1)). Nothing is
+clipped, so the ledger says inf. Certified, with mu (or eps) for all rounds of a client together:
+- `unit = "example"`: prototypes are released once a round, DP-SGD goes on under them; compression
+  is post-processing;
+- `unit = "client"`: compressed layers are clipped to public bounds and scaled so that together they
+  have norm 1, then one Gaussian release a round, a client's k-th with mu_k, sum mu_k^2 = mu^2
+  (`schedule`); g_n is made of it;
+- with `observer = "clients"` the noise goes on the sum of the clipped updates. Against the server
+  that holds only if secure aggregation shows it nothing but the sum: an assumption. Bounds may
+  follow private medians (`adaptive`).
 """
 
 from __future__ import annotations
@@ -75,15 +80,20 @@ class CUAG:
     mu: float = 0.25  # of every client, over all rounds; 0: neither noise nor clip
     mus: tuple[float, ...] = ()  # one for each client in turn, instead
     epsilon: float = 0.0  # what every client spends over all rounds, instead of mu
-    matrix: str = "binary:dynamic"  # of measurement (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
+    # of measurement (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
+    matrix: str = "binary:dynamic"
     r_max: float = 0.5  # the highest dynamic rate
     r_min: float = 0.2  # a layer whose share of the norms is below this has little weight
-    clip: float = 1.0  # certified: of an example's gradient, or of a client's update, shared out to its layers
+    # certified: of an example's gradient, or of a client's update, shared out to its layers
+    clip: float = 1.0
     adaptive: bool = (
-        False  # observer = clients: let the bounds of the layers follow the medians of the norms, privately
+        # observer = clients: let the bounds of the layers follow the medians of the norms,
+        # privately
+        False
     )
     fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
-    squared: bool = False  # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
+    # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
+    squared: bool = False
     schedule: Schedule = "constant"  # shares of mu^2 in a client's rounds; harmonic: 1/k
     radius: float = 2.0  # norm of the embeddings at the example level
     alpha: float = 0.1  # weight of the quadratic term
@@ -107,17 +117,29 @@ class CUAG:
         """Refuse settings that mean nothing beside others."""
         for f in fields(self):
             if f.name in OF_MODE.get(self.mode, ()) and getattr(self, f.name) != f.default:
-                raise BadInput(f"{f.name} = {getattr(self, f.name)!r}: means nothing in mode = {self.mode!r}")
+                raise BadInput(
+                    f"{f.name} = {getattr(self, f.name)!r}: means nothing in mode = {self.mode!r}"
+                )
         if self.epsilon and self.mu != CUAG.mu:
-            raise BadInput(f"mu = {self.mu:g}: epsilon = {self.epsilon:g} says what clients may spend; give one")
+            raise BadInput(
+                f"mu = {self.mu:g}: epsilon = {self.epsilon:g} says what clients may spend; give one"
+            )
         if self.mus and self.epsilon:
-            raise BadInput(f"epsilon = {self.epsilon:g}: clients have a mu of their own already (mus)")
+            raise BadInput(
+                f"epsilon = {self.epsilon:g}: clients have a mu of their own already (mus)"
+            )
         if self.observer == "clients" and (self.unit == "example" or self.mus):
-            raise BadInput("observer = 'clients': needs unit = 'client' and one mu for all, as the noise is shared")
+            raise BadInput(
+                "observer = 'clients': needs unit = 'client' and one mu for all, as the noise is shared"
+            )
         if self.adaptive and self.observer != "clients":
-            raise BadInput("adaptive = True: needs observer = 'clients'; noise on every single bit would drown it")
+            raise BadInput(
+                "adaptive = True: needs observer = 'clients'; noise on every single bit would drown it"
+            )
         if self.schedule != "constant" and (self.unit, self.observer) != ("client", "server"):
-            raise BadInput(f"schedule = {self.schedule!r}: needs unit = 'client' and observer = 'server'")
+            raise BadInput(
+                f"schedule = {self.schedule!r}: needs unit = 'client' and observer = 'server'"
+            )
 
     @property
     def protects(self) -> tuple[Unit, Observer]:
@@ -130,7 +152,13 @@ class CUAG:
             return "open"
         if self.mode == "paper":
             return "paper"
-        return "sum" if self.observer == "clients" else "update" if self.unit == "client" else "example"
+        return (
+            "sum"
+            if self.observer == "clients"
+            else "update"
+            if self.unit == "client"
+            else "example"
+        )
 
     @property
     def compressor(self) -> Compressor:
@@ -143,9 +171,15 @@ class CUAG:
         law, N = some(self.per_round), len(cohort.everyone)
         drawn = [cohort.sample(law, t).ids for t in range(self.rounds)]  # no data decide that
         for t in range(s.round, self.rounds):
-            S, so_far, in_all = cohort.sample(law, t), Counter(chain(*drawn[: t + 1])), Counter(chain(*drawn))
+            S, so_far, in_all = (
+                cohort.sample(law, t),
+                Counter(chain(*drawn[: t + 1])),
+                Counter(chain(*drawn)),
+            )
             turns, lam = {n: [so_far[n], in_all[n]] for n in S.ids}, len(S.ids) / N
-            call = train(x=s.x, rates=s.rates, c=s.c, method=self, turns=turns, lam=lam, delta=cohort.delta)
+            call = train(
+                x=s.x, rates=s.rates, c=s.c, method=self, turns=turns, lam=lam, delta=cohort.delta
+            )
             if self.kind == "sum":
                 z, part = self.shared_noise(max(in_all.values()), cohort.delta), lam
                 for line in mean_lines(cohort, train.name, S, z):
@@ -173,7 +207,10 @@ class CUAG:
         return Private(self.clip, *z, self.radius)
 
     def shared_noise(self, K: int, delta: float) -> float:
-        """Return the noise multiplier of a sum, for clients in K rounds at most; who is in which is no secret."""
+        """Return the noise multiplier of a sum, for clients in K rounds at most.
+
+        Who is in which is no secret.
+        """
         return math.sqrt(K) / self.mu_of("0", delta)
 
     def noisy_mean(
@@ -183,13 +220,21 @@ class CUAG:
         like, out_of = self.compressor.compress(s.x.zeros(), s.rates), len(replies.sample.ids)
         bounds = LayerBounds.of(s.c, like)
         like = bounds.with_bits(like) if self.adaptive else like
-        u = gaussian_mean(cohort, replies, lambda r: r.dx, like=like, clip=1.0, z=z, out_of=out_of, secret=False)
+        u = gaussian_mean(
+            cohort, replies, lambda r: r.dx, like=like, clip=1.0, z=z, out_of=out_of, secret=False
+        )
         return bounds.followed(u) if self.adaptive else (bounds.unscaled(u), s.c)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         if self.kind == "sum":
             event = Gaussian(self.shared_noise(max(times.values()), delta))
-            return [Release("mean", "client", n, "clients", event, ((0, K - 1),)) for n, K in times.items() if K]
+            return [
+                Release("mean", "client", n, "clients", event, ((0, K - 1),))
+                for n, K in times.items()
+                if K
+            ]
         return [line for n, K in times.items() if K for line in self._lines(n, sizes[n], K, delta)]
 
     def _lines(self, n: str, D: int, K: int, delta: float) -> list[Release]:
@@ -197,7 +242,9 @@ class CUAG:
         mu, rounds = self.mu_of(n, delta), ((0, K - 1),)
         if self.kind == "example":
             private, sampling = self.private(mu, K, D, delta), Sampling.at(self.local.rate(D))
-            first = Release("prototypes", "example", n, "server", Gaussian(private.z_prototypes), rounds)
+            first = Release(
+                "prototypes", "example", n, "server", Gaussian(private.z_prototypes), rounds
+            )
             P, step = self.local.steps, Gaussian(private.z)
             return [first, replace(first, what="dp-sgd", event=step, steps=P, sampling=sampling)]
         if self.kind != "update":
@@ -205,7 +252,10 @@ class CUAG:
         zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
         if self.schedule == "constant":
             return [Release("update", "client", n, "server", Gaussian(zs[0]), rounds)]
-        return [Release("update", "client", n, "server", Gaussian(z), ((k, k),)) for k, z in enumerate(zs)]
+        return [
+            Release("update", "client", n, "server", Gaussian(z), ((k, k),))
+            for k, z in enumerate(zs)
+        ]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         mu = self.mu_of("0", delta)
@@ -244,14 +294,25 @@ def train(
         bounds = LayerBounds.of(c, sent)
         u = bounds.clipped(sent)
         if m.kind == "update":
-            u = gaussian_update(me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule))
-        sent = bounds.unscaled(u) if m.kind == "update" else bounds.with_bits(sent) if m.adaptive else u
+            u = gaussian_update(
+                me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule)
+            )
+        sent = (
+            bounds.unscaled(u)
+            if m.kind == "update"
+            else bounds.with_bits(sent)
+            if m.adaptive
+            else u
+        )
         own = m.compressor.expand(bounds.unscaled(u), x, rates)
     return Reply(Update(sent), keep={"g": g_n - m.alpha * own})
 
 
 def as_published(me: Client, v: Params, m: CUAG, mu: float, lam: float) -> Params:
-    """Algorithm 4: sensitivity S_l = 2 C_l / B with C_l = ||v_l||, or C and clipped to it (table 5)."""
+    """Algorithm 4.
+
+    Sensitivity S_l = 2 C_l / B with C_l = ||v_l||, or C and clipped to it (table 5).
+    """
     size = v.norms()
     C = {k: m.fixed_clip or size[k] for k in v}
     sd = cuag_sigma(mu, me.size, lam, m.local.batch, me.round + 1, m.local.steps)

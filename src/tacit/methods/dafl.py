@@ -1,10 +1,13 @@
-"""DA-FL (Tang et al. 2023): private synthetic samples, shared between clients in front of a federated method.
+"""DA-FL (Tang et al. 2023).
 
-Before the main phase each client fits a generator under differential privacy, draws m_i = gamma |D_i| labelled samples
-S_i and uploads them; client i goes on with D_i and the union of S_j, j != i. `mode = paper` is the published algorithm
-(labels by PLS, images by PSG, then an open main phase). `certified` takes labels from noisy counts, and says what the
-main phase does with the real data: `synthetic` never looks at it again (the pool is dealt out evenly instead), `dp-sgd`
-trains on it privately, `open` without noise.
+Private synthetic samples, shared between clients in front of a federated method.
+
+Before the main phase each client fits a generator under differential privacy, draws m_i = gamma
+|D_i| labelled samples S_i and uploads them; client i goes on with D_i and the union of S_j, j != i.
+`mode = paper` is the published algorithm (labels by PLS, images by PSG, then an open main phase).
+`certified` takes labels from noisy counts, and says what the main phase does with the real data:
+`synthetic` never looks at it again (the pool is dealt out evenly instead), `dp-sgd` trains on it
+privately, `open` without noise.
 """
 
 from __future__ import annotations
@@ -35,13 +38,15 @@ from tacit.synthesis.labels import pls, spelled_out, wanted
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, even, next_shares, others
 from tacit.synthesis.source import Source
 
-ALONE = ("centralised", "moments", "dafl", "gfl", "kd_dpfl", "pate")  # need all data, or the real ones, to begin with
+# need all data, or the real ones, to begin with
+ALONE = ("centralised", "moments", "dafl", "gfl", "kd_dpfl", "pate")
 
 
 @dataclass(frozen=True)
 class State:
     inner: Any  # the main method's state
-    shares: dict[str, Examples] = field(default_factory=dict)  # S_i by client, until they are dealt out
+    # S_i by client, until they are dealt out
+    shares: dict[str, Examples] = field(default_factory=dict)
     asked: int = 0  # clients asked for samples so far
     joined: tuple[str, ...] | None = None  # the clients that have their part of the pool
 
@@ -59,7 +64,8 @@ class Augment(Source):
     """What is shared before the main phase, and what the main phase may see."""
 
     gamma: float = 0.05  # samples for each example that a client has
-    main: Literal["auto", "synthetic", "dp-sgd", "open"] = "auto"  # auto: synthetic if certified, else open
+    # auto: synthetic if certified, else open
+    main: Literal["auto", "synthetic", "dp-sgd", "open"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +74,11 @@ class Augment(Source):
     def in_front_of(self, method: str, main: Any) -> DAFL:
         """Return DA-FL with another method's main phase, given as a word and as it is."""
         ours = {f.name: getattr(self, f.name) for f in fields(Augment)}
-        theirs = {name: getattr(main, name) for name in ("rounds", "per_round", "sgd") if hasattr(main, name)}
+        theirs = {
+            name: getattr(main, name)
+            for name in ("rounds", "per_round", "sgd")
+            if hasattr(main, name)
+        }
         return DAFL(**ours, method=method, **theirs)
 
 
@@ -85,15 +95,23 @@ class DAFL(Augment):
         if self.main == "dp-sgd" and not self.sgd.clip:
             raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.phase != "dp-sgd":
-            self.sgd.refuse_clip(f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip")
+            self.sgd.refuse_clip(
+                f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip"
+            )
         if self.main_name in ALONE:
-            raise BadInput(f"method = {self.method!r}: must be one that trains at the clients in every round")
+            raise BadInput(
+                f"method = {self.method!r}: must be one that trains at the clients in every round"
+            )
         _ = self.inner  # refuses what the main method refuses
 
     @property
     def phase(self) -> str:
         """What the main phase does with the real data."""
-        return {"certified": "synthetic", "paper": "open"}[self.mode] if self.main == "auto" else self.main
+        return (
+            {"certified": "synthetic", "paper": "open"}[self.mode]
+            if self.main == "auto"
+            else self.main
+        )
 
     @property
     def main_name(self) -> str:
@@ -119,7 +137,11 @@ class DAFL(Augment):
             s = replace(s, shares=s.shares | got, asked=s.asked + AT_ONCE)
             yield s
         if s.joined is None:
-            parts = even(s.shares, ids, cohort.rng("deal")) if self.phase == "synthetic" else others(s.shares, ids)
+            parts = (
+                even(s.shares, ids, cohort.rng("deal"))
+                if self.phase == "synthetic"
+                else others(s.shares, ids)
+            )
             asks = {i: join(Pool(parts[i], instead=self.phase == "synthetic")) for i in ids}
             back = [cohort.ask(asks[i], Sample((i,), 0, Everyone()), need=0.0) for i in ids]
             s = replace(s, shares={}, joined=tuple(i for r in back for i in r.clients))
@@ -128,11 +150,20 @@ class DAFL(Augment):
         for inner in self.inner.run(Joined(cohort, s.joined), s.inner):
             yield replace(s, inner=inner)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
-        lines, inner = [line for c, n in sizes.items() for line in self.lines(c, n, delta)], self.inner
-        if hasattr(inner, "releases"):  # has noise of its own, or never any: that counts, whatever it trains on
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
+        lines, inner = (
+            [line for c, n in sizes.items() for line in self.lines(c, n, delta)],
+            self.inner,
+        )
+        # has noise of its own, or never any: that counts, whatever it trains on
+        if hasattr(inner, "releases"):
             lines += inner.releases(sizes, times, delta)
-            bare = self.phase != "synthetic" and getattr(inner, "protects", ("", "server"))[1] != "server"
+            bare = (
+                self.phase != "synthetic"
+                and getattr(inner, "protects", ("", "server"))[1] != "server"
+            )
         else:
             lines += [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
             bare = self.phase == "open"

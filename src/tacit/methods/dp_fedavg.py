@@ -1,7 +1,10 @@
-"""DP-FedAvg (McMahan et al. 2018, Algorithm 1): client-level privacy of the mean, against everybody but the server.
+"""DP-FedAvg (McMahan et al. 2018, Algorithm 1).
 
-Poisson sampling of clients, flat clipping, uniform weights and a fixed denominator q N. With `adaptive`, the clip
-follows a private quantile of the norms (Andrew et al. 2021); its cost is inside z. Given `epsilon`, z is solved.
+Client-level privacy of the mean, against everybody but the server.
+
+Poisson sampling of clients, flat clipping, uniform weights and a fixed denominator q N. With
+`adaptive`, the clip follows a private quantile of the norms (Andrew et al. 2021); its cost is
+inside z. Given `epsilon`, z is solved.
 """
 
 from __future__ import annotations
@@ -64,7 +67,11 @@ class DPFedAvg:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         out_of = self.q * len(cohort.everyone)
-        z = noise_for(self.epsilon, self.rounds, self.q, delta=cohort.delta) if self.epsilon else self.z
+        z = (
+            noise_for(self.epsilon, self.rounds, self.q, delta=cohort.delta)
+            if self.epsilon
+            else self.z
+        )
         follow = AdaptiveClip(z, out_of)
         noise_z = follow.update_z if self.adaptive else z
         for t in range(s.round, self.rounds):
@@ -72,14 +79,23 @@ class DPFedAvg:
             cohort.afford(mean_line(cohort, train.name, S, z))
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S, need=0.0)
             step = gaussian_mean(
-                cohort, replies, lambda r: r.dx, like=s.x, clip=s.clip, z=z, out_of=out_of, noise_z=noise_z
+                cohort,
+                replies,
+                lambda r: r.dx,
+                like=s.x,
+                clip=s.clip,
+                z=z,
+                out_of=out_of,
+                noise_z=noise_z,
             )
             below = [r.dx.norm() <= s.clip for r in replies]
             clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip
             s = State(s.x + self.server_lr * step, clip, t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         sampling = Sampling.at(self.q)
         z = noise_for(self.epsilon, self.rounds, self.q, delta=delta) if self.epsilon else self.z
         when = ((0, self.rounds - 1),)

@@ -1,7 +1,8 @@
 """DP-SCAFFOLD (Noble et al. 2022, Algorithm 1): SCAFFOLD whose local steps are DP-SGD.
 
-The clients' variates are made of the same noised gradients, so they cost nothing more and may leave the client; the
-shared model and the variates go up as in `scaffold`, whose task this is. Given `sgd.epsilon`, the noise is solved.
+The clients' variates are made of the same noised gradients, so they cost nothing more and may leave
+the client; the shared model and the variates go up as in `scaffold`, whose task this is. Given
+`sgd.epsilon`, the noise is solved.
 """
 
 from __future__ import annotations

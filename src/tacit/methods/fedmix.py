@@ -1,10 +1,11 @@
 """FedMix (Yoon et al. 2021, Algorithm 2): mixup with other clients' mean batches, to first order.
 
-Once, every client shares the means (x_bar, y_bar) of groups of M of its examples. Local loss (Proposition 1), with
-the derivative of l(f(x), y) taken at (1 - lam) x:
+Once, every client shares the means (x_bar, y_bar) of groups of M of its examples. Local loss
+(Proposition 1), with the derivative of l(f(x), y) taken at (1 - lam) x:
     (1 - lam) l(f((1 - lam) x), y) + lam l(f((1 - lam) x), y_bar) + lam <dl/dx, x_bar>
-Differences from the paper: a client may draw its own means too, as the server does not say whose they are. Code that
-differentiates the scaled first term instead has lam (1 - lam) before the last one; the two agree to first order.
+Differences from the paper: a client may draw its own means too, as the server does not say whose
+they are. Code that differentiates the scaled first term instead has lam (1 - lam) before the last
+one; the two agree to first order.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class FedMix:
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         if s.means is None:
             shared = cohort.ask(share_means(M=self.M), cohort.sample(Everyone(), 0))
-            means = Means(torch.cat([r.x_bar for r in shared]), torch.cat([r.y_bar for r in shared]))
+            means = Means(
+                torch.cat([r.x_bar for r in shared]), torch.cat([r.y_bar for r in shared])
+            )
             s = replace(s, means=means)
         assert s.means is not None
         for t in range(s.round, self.rounds):
@@ -76,7 +79,9 @@ class FedMix:
             s = replace(s, x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         return [unnoised("fedmix", c) for c in sizes]
 
 

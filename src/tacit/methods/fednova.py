@@ -1,7 +1,9 @@
-"""FedNova (Wang et al. 2020, equation 10): normalised averaging, so that clients with more steps do not pull more.
+"""FedNova (Wang et al. 2020, equation 10).
 
-x <- x - tau_eff * sum_i p_i d_i with d_i = (x - y_i) / ||a_i||_1 and tau_eff = sum_i p_i ||a_i||_1. With local
-momentum, ||a_i||_1 counts each gradient as often as it acts.
+Normalised averaging, so that clients with more steps do not pull more.
+
+x <- x - tau_eff * sum_i p_i d_i with d_i = (x - y_i) / ||a_i||_1 and tau_eff = sum_i p_i ||a_i||_1.
+With local momentum, ||a_i||_1 counts each gradient as often as it acts.
 """
 
 from __future__ import annotations
@@ -9,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tacit.core import Client, Cohort, Params, PublicFloat, Reply, check_rounds, some, task, weighted_sum
+from tacit.core import (
+    Client,
+    Cohort,
+    Params,
+    PublicFloat,
+    Reply,
+    check_rounds,
+    some,
+    task,
+    weighted_sum,
+)
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State
 
@@ -31,7 +43,10 @@ class FedNova:
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
             n = sum(r.n for r in replies)
             tau_eff = sum(r.n * r.a for r in replies) / n
-            s = State(x=s.x + weighted_sum((r.dx, r.n / n * (tau_eff / r.a)) for r in replies), round=t + 1)
+            s = State(
+                x=s.x + weighted_sum((r.dx, r.n / n * (tau_eff / r.a)) for r in replies),
+                round=t + 1,
+            )
             yield s
 
 

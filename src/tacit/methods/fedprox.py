@@ -1,4 +1,6 @@
-"""FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term that keeps clients near the shared model.
+"""FedProx (Li et al. 2020, Algorithm 2).
+
+FedAvg with a proximal term that keeps clients near the shared model.
 
 Difference from the paper: every client runs the same number of epochs (no partial work).
 """
@@ -29,7 +31,9 @@ class FedProx:
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, mu=self.mu, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(
+                train(x=s.x, mu=self.mu, sgd=self.sgd), cohort.sample(some(self.per_round), t)
+            )
             s = State(x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 

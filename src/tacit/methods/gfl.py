@@ -1,11 +1,15 @@
-"""GFL (Cheng et al. 2023), generative federated learning: a server that also trains, on private synthetic data.
+"""GFL (Cheng et al. 2023), generative federated learning.
 
-Offline, client k chooses a random label distribution P_k, fits a generator under differential privacy and uploads
-exactly n_k P_k[i] samples of every label i (CutData). Online, the server averages the clients' models, brings the
-pool's labels up to date, takes as many samples of each class as the rarest has (IIDify), and trains the average on them
-for E_s exp(-tau (t - 1)) epochs. `mode = paper`: clients train openly and send fresh labels y_k = w_k(S_k) for their
-samples. `certified`: labels are the generator's condition; clients train by DP-SGD or, by default, not at all; samples
-of which the *global* model is sure that they are something else are left out. What the server does costs nothing.
+A server that also trains, on private synthetic data.
+
+Offline, client k chooses a random label distribution P_k, fits a generator under differential
+privacy and uploads exactly n_k P_k[i] samples of every label i (CutData). Online, the server
+averages the clients' models, brings the pool's labels up to date, takes as many samples of each
+class as the rarest has (IIDify), and trains the average on them for E_s exp(-tau (t - 1)) epochs.
+`mode = paper`: clients train openly and send fresh labels y_k = w_k(S_k) for their samples.
+`certified`: labels are the generator's condition; clients train by DP-SGD or, by default, not at
+all; samples of which the *global* model is sure that they are something else are left out. What the
+server does costs nothing.
 """
 
 from __future__ import annotations
@@ -57,10 +61,12 @@ class GFL(Source):
     n_k: int = 500  # samples from each client
     E_s: float = 10.0  # epochs of the server's training in the first round
     tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
-    online: Literal["auto", "none", "dp-sgd", "open"] = "auto"  # auto: open in paper mode, dp-sgd with sgd.clip
+    # auto: open in paper mode, dp-sgd with sgd.clip
+    online: Literal["auto", "none", "dp-sgd", "open"] = "auto"
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    sgd: SGD = field(default_factory=SGD)  # training at the clients and, without noise, at the server
+    # training at the clients and, without noise, at the server
+    sgd: SGD = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +78,9 @@ class GFL(Source):
         if self.online == "dp-sgd" and not self.sgd.clip:
             raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.work != "dp-sgd":
-            self.sgd.refuse_clip(f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip")
+            self.sgd.refuse_clip(
+                f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip"
+            )
 
     @property
     def work(self) -> str:
@@ -96,13 +104,18 @@ class GFL(Source):
             s = replace(s, x=x, pool=pool, round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
-        if self.work == "open" or (self.mode == "paper" and self.work != "none"):  # there, labels go up in the clear
+        # there, labels go up in the clear
+        if self.work == "open" or (self.mode == "paper" and self.work != "none"):
             lines += [unnoised("gfl", c) for c in sizes]
         return lines + [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
 
-    def clients_update(self, cohort: Cohort, s: State, t: int) -> tuple[Params, Mapping[str, Tensor]]:
+    def clients_update(
+        self, cohort: Cohort, s: State, t: int
+    ) -> tuple[Params, Mapping[str, Tensor]]:
         """Return the average of the sampled clients' models and, in paper mode, their labels for their samples."""
         if self.work == "none":
             return s.x, {}

@@ -1,12 +1,17 @@
-"""KD-DPFL (Tan et al. 2024): a public set with private pseudo-labels is in every round, as a special client.
+"""KD-DPFL (Tan et al. 2024).
 
-Phase 1 (algorithm 1): the m large clients label the public images. Phase 2 (algorithm 2): every round takes the special
-client and N - 1 of the n general ones, and averages by data volume. Nobody is in both groups and sizes are public, so
-an example pays eps_1 or eps_2, never both: the total is their maximum. With `large_join` a large client pays both.
-`paper`: votes with noise; then weights, never clipped, with noise for eps_pub and eps_pri, while the sum of all of them
-is below eps_2: the ledger says inf. The published formula lacks its sensitivity; 2 C / n_k is taken, as in NbAFL.
-`certified`: pseudo-labels from private moments by default; the special client needs no noise, as its images are public
-and its labels paid for; a general client runs DP-SGD, takes part at most K_max times and pays for its own rounds only.
+A public set with private pseudo-labels is in every round, as a special client.
+
+Phase 1 (algorithm 1): the m large clients label the public images. Phase 2 (algorithm 2): every
+round takes the special client and N - 1 of the n general ones, and averages by data volume. Nobody
+is in both groups and sizes are public, so an example pays eps_1 or eps_2, never both: the total is
+their maximum. With `large_join` a large client pays both.
+`paper`: votes with noise; then weights, never clipped, with noise for eps_pub and eps_pri, while
+the sum of all of them is below eps_2: the ledger says inf. The published formula lacks its
+sensitivity; 2 C / n_k is taken, as in NbAFL.
+`certified`: pseudo-labels from private moments by default; the special client needs no noise, as
+its images are public and its labels paid for; a general client runs DP-SGD, takes part at most
+K_max times and pays for its own rounds only.
 """
 
 from __future__ import annotations
@@ -66,18 +71,22 @@ class KDDPFL(Teaching):
     rounds: int = 10  # of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
     mode: Literal["certified", "paper"] = "certified"
-    labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"  # auto: moments if certified, else vote
-    features: str = "auto"  # of the images, for `moments`: hog, colour-hog, dct, raw, or your own as module:function
+    # auto: moments if certified, else vote
+    labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"
+    # of the images, for `moments`: hog, colour-hog, dct, raw, or your own as module:function
+    features: str = "auto"
     epsilon: float = 8.0  # of every client
     eps_1: float = 0.0  # of large clients, for the pseudo-labels; 0: epsilon
     eps_2: float = 0.0  # of general clients, for phase 2; 0: epsilon
-    eps_pub: float = 0.0  # of the special client in a round, in paper mode; 0: eps_2 lasts for all rounds
+    # of the special client in a round, in paper mode; 0: eps_2 lasts for all rounds
+    eps_pub: float = 0.0
     ratio: float = 0.5  # eps_pri / eps_pub, in paper mode
     C: float = 1.0  # of the published noise, in paper mode: nothing is clipped to it
     large_join: bool = False  # large clients take part in phase 2, too
     K_max: int = 0  # rounds that a general client takes part in, at most; 0: an equal share of all
     clip: float = 1.0  # of an example's gradient at a general client
-    sgd: SGD = field(default_factory=lambda: SGD(lr=0.5, epochs=2, batch=250))  # local training of general clients
+    # local training of general clients
+    sgd: SGD = field(default_factory=lambda: SGD(lr=0.5, epochs=2, batch=250))
     special: SGD = field(default_factory=lambda: SGD(epochs=5))  # of the special client
 
     def __post_init__(self) -> None:
@@ -90,12 +99,16 @@ class KDDPFL(Teaching):
         check_number("K_max", self.K_max, at_least=0, whole=True)
         check_number("clip", self.clip, above=0)
         if self.mode == "paper" and self.labels not in ("auto", "vote"):
-            raise BadInput(f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote")
+            raise BadInput(
+                f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"
+            )
 
     @property
     def how(self) -> str:
         """Where pseudo-labels come from."""
-        return self.labels if self.labels != "auto" else "vote" if self.mode == "paper" else "moments"
+        return (
+            self.labels if self.labels != "auto" else "vote" if self.mode == "paper" else "moments"
+        )
 
     @property
     def budgets(self) -> tuple[float, float]:
@@ -110,7 +123,9 @@ class KDDPFL(Teaching):
         large = self.large(sizes)
         general = [i for i in sizes if i not in large]
         if not general:
-            raise BadInput(f"m = {self.m}: leaves no general client; sizes:kd-mnist, for one, has 4 large of 53")
+            raise BadInput(
+                f"m = {self.m}: leaves no general client; sizes:kd-mnist, for one, has 4 large of 53"
+            )
         return {"large": large, "general": general}
 
     def measured(self, s: State) -> dict[str, float]:
@@ -140,12 +155,16 @@ class KDDPFL(Teaching):
             s = replace(s, x=x, spent=s.spent + cost if self.mode == "paper" else 0.0, round=t + 1)
             yield s
 
-    def special_client(self, cohort: Cohort, x: Params, c_pub: Examples, eps_pub: float, t: int) -> Params:
+    def special_client(
+        self, cohort: Cohort, x: Params, c_pub: Examples, eps_pub: float, t: int
+    ) -> Params:
         """Return w_pub: with noise in the paper only."""
         w_pub = x + cohort.own(train_openly(x=x, sgd=self.special), c_pub, t).dx
         if self.mode == "certified":
             return w_pub
-        return public_noise(cohort, w_pub, sd=kd_dpfl_sigma(self.C, len(c_pub), eps_pub, cohort.delta), t=t)
+        return public_noise(
+            cohort, w_pub, sd=kd_dpfl_sigma(self.C, len(c_pub), eps_pub, cohort.delta), t=t
+        )
 
     def phase_1(self, cohort: Cohort, s: State, public: Examples) -> State:
         sizes = known_sizes(cohort)
@@ -154,7 +173,9 @@ class KDDPFL(Teaching):
             labels = self.moments.labels(cohort, Sample(tuple(large), 0, Everyone()), public.x)
         else:
             labels = winners(self, cohort, s.x, large, self.how, self.budgets[0])
-        return replace(s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean()))
+        return replace(
+            s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean())
+        )
 
     def turns(self, sizes: Mapping[ClientId, int]) -> Turns:
         """Any N - 1 of the pool in the paper; else any of those drawn least, at most K_max times."""
@@ -166,11 +187,16 @@ class KDDPFL(Teaching):
     def plan(self, cohort: Cohort, sizes: Mapping[ClientId, int]) -> list[list[ClientId]]:
         """Return who takes part in each round."""
         turns = self.turns(sizes)
-        return turns.drawn([cohort.rng("kd_dpfl", t).permutation(len(turns.pool)) for t in range(self.rounds)])
+        return turns.drawn(
+            [cohort.rng("kd_dpfl", t).permutation(len(turns.pool)) for t in range(self.rounds)]
+        )
 
     @property
     def moments(self) -> Moments:
-        """What the large clients release for `labels = moments`; few of them, so more of it goes to the means."""
+        """What the large clients release for `labels = moments`.
+
+        Few of them, so more of it goes to the means.
+        """
         eps_1, _ = self.budgets
         return Moments(eps_1, self.features, head="lda" if eps_1 < 2 else "auto", share=0.5)
 
@@ -178,7 +204,9 @@ class KDDPFL(Teaching):
         """The training of a general client with n examples that takes part K times."""
         return self.sgd.costing(self.budgets[1], clip=self.clip, n=n, times=K, delta=delta)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         large, turns = self.large(sizes), self.turns(sizes)
         if self.how == "moments":
             lines = [line for i in large for line in moment_lines(i, self.moments.terms(delta))]
@@ -186,14 +214,20 @@ class KDDPFL(Teaching):
             lines = self.vote_lines(large, self.how, self.budgets[0], delta)
         if self.mode == "paper":
             why = NonPrivate(NO_CLIPPING)
-            return lines + [Release("weights", "example", i, "server", why, ((0, 0),)) for i in turns.pool]
+            return lines + [
+                Release("weights", "example", i, "server", why, ((0, 0),)) for i in turns.pool
+            ]
         K = turns.at_most()
         private = {i: self.private(sizes[i], K, delta) for i in turns.pool if K}
         return lines + [line for i, sgd in private.items() for line in sgd.lines(i, sizes[i], K)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
-            ("published", max(self.budgets), "max(eps_1, eps_2), where eps_2 adds up over the clients of a round"),
+            (
+                "published",
+                max(self.budgets),
+                "max(eps_1, eps_2), where eps_2 adds up over the clients of a round",
+            ),
             ("certified", math.inf, NO_CLIPPING),
         ]
 
@@ -202,7 +236,9 @@ NO_CLIPPING = "no clipping: noise on weights that nothing bounds proves nothing"
 
 
 @task
-def train(me: Client, x: Params, method: KDDPFL, eps_pri: float, K: dict[str, int], delta: float) -> Reply[Update]:
+def train(
+    me: Client, x: Params, method: KDDPFL, eps_pri: float, K: dict[str, int], delta: float
+) -> Reply[Update]:
     if method.mode == "paper":
         y, _ = method.sgd.fit(me, x)
         sd = kd_dpfl_sigma(method.C, me.size, eps_pri, delta)

@@ -1,12 +1,13 @@
 """LDP-FL (Kang and Ji 2022): local differential privacy on every update.
 
-`paper`: E epochs of SGD with every batch gradient clipped to C, then noise (2C/m) sqrt(2 q T ln(1/delta)) / eps on the
-weights. 2C/m is the sensitivity of one averaged full-batch gradient, not of E epochs, so the ledger says inf.
-Certified, observer server, K rounds of a client:
-- `gradient`: one full-batch gradient a round, clipped example by example: the only case in which 2C/m is right;
+`paper`: E epochs of SGD with every batch gradient clipped to C, then noise (2C/m) sqrt(2 q T
+ln(1/delta)) / eps on the weights. 2C/m is the sensitivity of one averaged full-batch gradient, not
+of E epochs, so the ledger says inf. Certified, observer server, K rounds of a client:
+- `gradient`: one full-batch gradient a round, clipped example by example: the only case in which
+  2C/m is right;
 - `dp-sgd`: local DP-SGD, all its steps accounted together;
-- `update`: the whole update clipped to C, noise C sqrt(K)/mu: protects the client, not only the example.
-Each client may have its own eps (`epsilons`, dealt out in turn).
+- `update`: the whole update clipped to C, noise C sqrt(K)/mu: protects the client, not only the
+  example. Each client may have its own eps (`epsilons`, dealt out in turn).
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Promise:
 
     @property
     def z(self) -> float:
-        """The noise multiplier of one release in each of K rounds; if an example is replaced, a sum moves by 2C."""
+        """The noise multiplier of one release in each of K rounds.
+
+        If an example is replaced, a sum moves by 2C.
+        """
         twice = self.mode == "gradient" and self.relation == "replace"
         return float(self.K**0.5 / gdp_mu(self.epsilon, self.delta)) * (2 if twice else 1)
 
@@ -72,11 +76,14 @@ class Promise:
 class LDPFL:
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"  # what is released, and with which guarantee
+    # what is released, and with which guarantee
+    mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"
     epsilon: float = 4.0  # of every client, over all rounds
     epsilons: tuple[float, ...] = ()  # one for each client in turn, instead
-    clip: float = 1.0  # C: of an example's gradient; of the batch gradient in paper mode; of the update in update mode
-    relation: Literal["add/remove", "replace"] = "add/remove"  # of `gradient`: replace is the paper's 2C/m
+    # C: of an example's gradient; of the batch gradient in paper mode; of the update in update mode
+    clip: float = 1.0
+    # of `gradient`: replace is the paper's 2C/m
+    relation: Literal["zero-out", "replace"] = "zero-out"
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
 
     def __post_init__(self) -> None:
@@ -86,9 +93,13 @@ class LDPFL:
             check_number("epsilon", epsilon, above=0)
         check_number("clip", self.clip, above=0)
         if self.epsilons and self.epsilon != LDPFL.epsilon:
-            raise BadInput(f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already (epsilons)")
+            raise BadInput(
+                f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already (epsilons)"
+            )
         if self.mode != "gradient" and self.relation != LDPFL.relation:
-            raise BadInput(f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, only in 'gradient'")
+            raise BadInput(
+                f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, only in 'gradient'"
+            )
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
@@ -113,11 +124,18 @@ class LDPFL:
     def promise(self, K: int, q: float, delta: float) -> Promise:
         return Promise(self.mode, self.epsilon, delta, self.clip, self.rounds, K, q, self.relation)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         each = zip(sizes, cycle(self.epsilons or (self.epsilon,)), strict=False)
         promise = self.promise(max(times.values()), 1.0, delta)
         promises = {client: replace(promise, epsilon=eps) for client, eps in each}
-        return [line for c, p in promises.items() if times[c] for line in self._lines(p, c, sizes[c], times[c])]
+        return [
+            line
+            for c, p in promises.items()
+            if times[c]
+            for line in self._lines(p, c, sizes[c], times[c])
+        ]
 
     def _lines(self, p: Promise, client: str, m: int, times: int) -> list[Release]:
         """What the ledger of a client with m examples will say after so many rounds."""
@@ -131,7 +149,9 @@ class LDPFL:
 
     def performance_loss(self, sizes: Mapping[str, int], delta: float) -> float:
         """The paper's own diagnostic, P = sum_i exp(sum_t alpha(1)); not a privacy quantity."""
-        return performance_loss([ldp_fl_ratio(self.rounds, self.epsilon, delta)] * len(sizes), self.rounds)
+        return performance_loss(
+            [ldp_fl_ratio(self.rounds, self.epsilon, delta)] * len(sizes), self.rounds
+        )
 
 
 def why(epsilon: float, sgd: SGD) -> str:
@@ -144,9 +164,16 @@ class Update:
 
 
 @task
-def train(me: Client, x: Params, promise: Promise, epsilons: list[float], sgd: SGD) -> Reply[Update]:
+def train(
+    me: Client, x: Params, promise: Promise, epsilons: list[float], sgd: SGD
+) -> Reply[Update]:
     p = replace(promise, epsilon=epsilons[int(me.id) % len(epsilons)]) if epsilons else promise
-    release = {"paper": as_published, "gradient": by_gradient, "dp-sgd": by_dp_sgd, "update": by_update}[p.mode]
+    release = {
+        "paper": as_published,
+        "gradient": by_gradient,
+        "dp-sgd": by_dp_sgd,
+        "update": by_update,
+    }[p.mode]
     return Reply(Update(release(me, x, p, sgd)))
 
 

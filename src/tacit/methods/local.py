@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tacit.core import Client, Cohort, Nothing, Params, Predictor, Release, Reply, check_rounds, some, task
+from tacit.core import (
+    Client,
+    Cohort,
+    Nothing,
+    Params,
+    Predictor,
+    Release,
+    Reply,
+    check_rounds,
+    some,
+    task,
+)
 from tacit.local.sgd import SGD, network
 from tacit.methods.fedavg import State
 
 
 @dataclass(frozen=True)
 class Local:
-    rounds: int = 20  # a client trains in the rounds in which it is sampled, as under the other methods
+    # a client trains in the rounds in which it is sampled, as under the other methods
+    rounds: int = 20
     per_round: int = 0  # clients sampled in each round; 0: everyone
     sgd: SGD = field(default_factory=SGD)  # local training
 
@@ -28,9 +40,14 @@ class Local:
             s = State(x=s.x, round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         """Return the steps of DP-SGD, which count although nothing leaves a client, or that there is nothing."""
-        said = [Release("local.train", "example", c, "server", Nothing(), ((0, k - 1),)) for c, k in times.items()]
+        said = [
+            Release("local.train", "example", c, "server", Nothing(), ((0, k - 1),))
+            for c, k in times.items()
+        ]
         return said + [line for c, k in times.items() for line in self.sgd.lines(c, sizes[c], k)]
 
     def predictor(self, me: Client, s: State) -> Predictor:

@@ -1,8 +1,11 @@
-"""DP feature moments: one release by each client, instead of thousands of noisy steps. No paper of its own.
+"""DP feature moments: one release by each client, instead of thousands of noisy steps.
 
-Each client releases, for every class, the noisy count, mean and covariance of public features of its records
-(synthesis/moments.py); the server makes a classifier of them. Kin: CCVR (Luo et al. 2021) and FedPFT (Beitollahi et
-al. 2024) share moments of features without noise, DP-MERF (Harder et al. 2021) one noisy mean of random features.
+No paper of its own.
+
+Each client releases, for every class, the noisy count, mean and covariance of public features of
+its records (synthesis/moments.py); the server makes a classifier of them. Kin: CCVR (Luo et al.
+2021) and FedPFT (Beitollahi et al. 2024) share moments of features without noise, DP-MERF (Harder
+et al. 2021) one noisy mean of random features.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from tacit.synthesis.moments import Terms, encoded, lines, plain, pooled, releas
 
 ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
 ENOUGH = 1000  # records of a class, on average, from which on it has a covariance of its own
-MIX, RIDGE = 0.5, 1.2  # the weight of the covariance of all classes; what is left of a spectrum, times this
+# the weight of the covariance of all classes; what is left of a spectrum, times this
+MIX, RIDGE = 0.5, 1.2
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class State:
 class Moments:
     rounds: ClassVar[int] = 1
     epsilon: float = 1.0  # what the release costs one example
-    features: str = "auto"  # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
-    head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"  # auto: qda, with few records lda
+    # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
+    features: str = "auto"
+    # auto: qda, with few records lda
+    head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"
     share: float = 0.2  # of the budget for counts and means
     s: float = 0.5  # weight of a record's count beside its features
     R: float = 0.5  # bound on a record's distance from its class mean
@@ -77,20 +83,35 @@ class Moments:
         sizes = cohort.ask(size(), S)
         replies = cohort.ask(moments(how=self, delta=cohort.delta, n=sum(r.n for r in sizes)), S)
         ordered = bool(replies[0].ordered)
-        g = pooled([r.moments for r in replies], self.terms(cohort.delta), mix=MIX, ridge=RIDGE, ordered=ordered)
+        g = pooled(
+            [r.moments for r in replies],
+            self.terms(cohort.delta),
+            mix=MIX,
+            ridge=RIDGE,
+            ordered=ordered,
+        )
         if self.head in ("logistic", "mlp"):
             return trained(g, HIDDEN if self.head == "mlp" else 0, cohort.rng("head"))
-        return linear(g) if len(replies[0].moments["M"]) == 1 or self.head == "lda" else quadratic(g)
+        return (
+            linear(g) if len(replies[0].moments["M"]) == 1 or self.head == "lda" else quadratic(g)
+        )
 
     def labels(self, cohort: Cohort, S: Sample, images: Tensor) -> Tensor:
-        """Ask these clients for their moments; return what the classifier says that public images are."""
+        """Ask these clients for their moments.
+
+        Return what the classifier says that public images are.
+        """
         unlabelled = Examples(images, torch.zeros(len(images), dtype=torch.int64))
-        return cohort.own(label(x=self.classifier(cohort, S), features=self.features), unlabelled, 0).y
+        return cohort.own(
+            label(x=self.classifier(cohort, S), features=self.features), unlabelled, 0
+        ).y
 
     def shared(self, me: Client, s: State) -> Predictor:
         return predictor(me, s.x, self.features)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         return [line for c in sizes for line in lines(c, self.terms(delta))]
 
 
@@ -98,7 +119,8 @@ def predictor(me: Client, x: Params, features: str) -> Predictor:
     """Return the function from network inputs to scores."""
     encode = encoder(features, tuple(me.test.source.x.shape[1:]))
     k = x["m" if "m" in x else "0.weight"].shape[1]
-    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])  # as in the release
+    # as in the release
+    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])
 
 
 @dataclass(frozen=True)

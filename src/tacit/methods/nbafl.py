@@ -1,10 +1,13 @@
-"""NbAFL (Wei et al. 2020, Algorithm 1): clients clip their weights and add noise; the server adds noise if needed.
+"""NbAFL (Wei et al. 2020, Algorithm 1): clients clip their weights and add noise.
 
-Local training adds mu/2 ||w - x||^2 to the loss. `paper`: uplink noise c L (2C/m) / eps, c = sqrt(2 ln(1.25/delta)),
-and downlink noise 2 c C sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N). 2C/m bounds a mean over m records of
-clipped quantities, not trained weights, so the ledger says inf. `certified`: the weights' distance from the shared
-model is clipped to C and gets the noise that this needs, so no downlink noise is left to add.
-Difference from the paper: weights w travel as w - x, which is the same information and stands compression.
+The server adds noise if needed.
+
+Local training adds mu/2 ||w - x||^2 to the loss. `paper`: uplink noise c L (2C/m) / eps, c = sqrt(2
+ln(1.25/delta)), and downlink noise 2 c C sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N). 2C/m
+bounds a mean over m records of clipped quantities, not trained weights, so the ledger says inf.
+`certified`: the weights' distance from the shared model is clipped to C and gets the noise that
+this needs, so no downlink noise is left to add. Difference from the paper: weights w travel as w -
+x, which is the same information and stands compression.
 """
 
 from __future__ import annotations
@@ -75,15 +78,27 @@ class NbAFL:
             s = State(x=x, round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         z = math.sqrt(max(times.values())) / gdp_mu(self.epsilon, delta)
         event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
-        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()]
+        return [
+            Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()
+        ]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
-            ("published", self.epsilon, f"one exposure (L = {self.L}) of weights clipped to C, sensitivity 2C/m"),
-            ("certified", math.inf, "2C/m is not the sensitivity of trained weights, and every round is an exposure"),
+            (
+                "published",
+                self.epsilon,
+                f"one exposure (L = {self.L}) of weights clipped to C, sensitivity 2C/m",
+            ),
+            (
+                "certified",
+                math.inf,
+                "2C/m is not the sensitivity of trained weights, and every round is an exposure",
+            ),
         ]
 
     def uplink(self, m: int, delta: float) -> float:
@@ -92,7 +107,13 @@ class NbAFL:
     def downlink(self, m: int, N: int, delta: float) -> float:
         if self.rounds <= self.L * math.sqrt(N):
             return 0.0
-        return 2 * c(delta) * self.clip * math.sqrt(self.rounds**2 - self.L**2 * N) / (m * N * self.epsilon)
+        return (
+            2
+            * c(delta)
+            * self.clip
+            * math.sqrt(self.rounds**2 - self.L**2 * N)
+            / (m * N * self.epsilon)
+        )
 
 
 def c(delta: float) -> float:
@@ -108,7 +129,12 @@ def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[U
     y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
     if method.mode == "paper":
         sd = method.uplink(me.size, delta)
-        dx = claimed_gaussian(me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon)) - x
+        dx = (
+            claimed_gaussian(
+                me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon)
+            )
+            - x
+        )
     else:
         z = math.sqrt(K) / gdp_mu(method.epsilon, delta)
         dx = gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)

@@ -1,10 +1,13 @@
-"""PATE (Papernot et al. 2017, 2018): teachers vote on public images, noise decides close calls, a student learns.
+"""PATE (Papernot et al. 2017, 2018).
 
-The teachers are the large clients. `vote`: one teacher each; the server counts the votes and adds noise (LNMax, GNMax),
-which protects a whole client from everybody but the server. `sub-teachers`: every large client divides its data among
-`sub` teachers and adds noise to their counts itself, which protects an example from the server too. All queries are
-accounted together, whatever the votes are (data-independent): L2 sensitivity sqrt 2, L1 sensitivity 2.
-Difference from the papers: the student learns from the labelled images only, without a GAN for the others.
+Teachers vote on public images, noise decides close calls, a student learns.
+
+The teachers are the large clients. `vote`: one teacher each; the server counts the votes and adds
+noise (LNMax, GNMax), which protects a whole client from everybody but the server. `sub-teachers`:
+every large client divides its data among `sub` teachers and adds noise to their counts itself,
+which protects an example from the server too. All queries are accounted together, whatever the
+votes are (data-independent): L2 sensitivity sqrt 2, L1 sensitivity 2. Difference from the papers:
+the student learns from the labelled images only, without a GAN for the others.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ def known_sizes(cohort: Cohort) -> dict[ClientId, int]:
     return {i: r.n for i, r in zip(replies.clients, replies, strict=True)}
 
 
-def winners(by: Teaching, cohort: Cohort, x: Params, large: Sequence[ClientId], how: str, epsilon: float) -> Tensor:
+def winners(
+    by: Teaching, cohort: Cohort, x: Params, large: Sequence[ClientId], how: str, epsilon: float
+) -> Tensor:
     """Ask the large clients for their votes; return the pseudo-labels."""
     images, S = by.asked(cohort).x, Sample(tuple(large), 0, Everyone())
     scale = vote_noise_for(epsilon, len(images), by.vote_noise, delta=cohort.delta)
@@ -74,7 +79,8 @@ class State:
 class PATE(Teaching):
     rounds: int = 20  # of the student's training
     epsilon: float = 8.0  # of every large client, for all queries
-    labels: Literal["sub-teachers", "vote"] = "sub-teachers"  # who adds the noise: each large client, or the server
+    # who adds the noise: each large client, or the server
+    labels: Literal["sub-teachers", "vote"] = "sub-teachers"
     sgd: SGD = field(default_factory=SGD)  # the student's training in a round
 
     def __post_init__(self) -> None:
@@ -101,7 +107,9 @@ class PATE(Teaching):
         if s.labels is None:
             sizes = known_sizes(cohort)
             labels = winners(self, cohort, s.x, self.large(sizes), self.labels, self.epsilon)
-            s = replace(s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean()))
+            s = replace(
+                s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean())
+            )
             yield s
         assert s.labels is not None
         for t in range(s.round, self.rounds):
@@ -109,7 +117,9 @@ class PATE(Teaching):
             s = replace(s, x=s.x + update.dx, round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         return self.vote_lines(self.large(sizes), self.labels, self.epsilon, delta)
 
 
@@ -129,7 +139,9 @@ class NoisyVotes:
 
 
 @task
-def sub_vote(me: Client, x: Params, sgd: SGD, images: Tensor, sub: int, scale: float, kind: str) -> Reply[NoisyVotes]:
+def sub_vote(
+    me: Client, x: Params, sgd: SGD, images: Tensor, sub: int, scale: float, kind: str
+) -> Reply[NoisyVotes]:
     counts = sub_ballots(me, x, sgd, images, sub)
     noisy = noisy_counts(me, "votes of sub-teachers", counts, scale=scale, kind=kind)
     return Reply(NoisyVotes(noisy.map(torch.from_numpy)))

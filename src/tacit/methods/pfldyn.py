@@ -1,10 +1,14 @@
-"""PFLDyn with prototypes (Acar et al. 2021): a shared meta model, debiased; every client answers by its own prototypes.
+"""PFLDyn with prototypes (Acar et al. 2021): a shared meta model, debiased.
 
-Client n: P steps on the episode loss - <w, g_n> + alpha/2 ||w - w_t||^2; g_n <- g_n - alpha (w_n - w_t) stays with it.
-Server: g <- g - alpha d, w <- w + d - g/alpha, d the mean difference. With `share` the step of g is scaled by the share
-of clients that took part, which makes g the mean of all g_n, as in FedDyn and in the authors' code; CUAG-PFL's paper
-prints the rule without it. Differences from the authors' code: an episode whose second batch has a class that the first
-has not is not drawn anew, such examples do not count; images are not augmented; w itself is evaluated, not w + d.
+Every client answers by its own prototypes.
+
+Client n: P steps on the episode loss - <w, g_n> + alpha/2 ||w - w_t||^2; g_n <- g_n - alpha (w_n -
+w_t) stays with it. Server: g <- g - alpha d, w <- w + d - g/alpha, d the mean difference. With
+`share` the step of g is scaled by the share of clients that took part, which makes g the mean of
+all g_n, as in FedDyn and in the authors' code; CUAG-PFL's paper prints the rule without it.
+Differences from the authors' code: an episode whose second batch has a class that the first has not
+is not drawn anew, such examples do not count; images are not augmented; w itself is evaluated, not
+w + d.
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ class PFLDyn:
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         return steps(self, cohort, s, lambda x: train(x=x, alpha=self.alpha, local=self.local))
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         return [unnoised("pfldyn", c) for c in times]
 
     def predictor(self, me: Client, s: State) -> Predictor:
@@ -76,14 +82,24 @@ def train(me: Client, x: Params, alpha: float, local: Episodes) -> Reply[Update]
 
 
 def debiased(
-    me: Client, x: Params, g_n: Params, alpha: float, local: Episodes, private: Private | None = None
+    me: Client,
+    x: Params,
+    g_n: Params,
+    alpha: float,
+    local: Episodes,
+    private: Private | None = None,
 ) -> Params:
     """Return w_n - w_t after local training with the regulariser -<w, g_n> + alpha/2 ||w - w_t||^2."""
     return local.fit(me, x, grad=lambda g, y: g - g_n + alpha * (y - x), private=private) - x
 
 
-def steps(method: Any, cohort: Cohort, s: State, call: Callable[[Params], Call[Update]]) -> Iterator[State]:
-    """Yield the server's states, given what it asks of clients; any method with PFLDyn's settings will do."""
+def steps(
+    method: Any, cohort: Cohort, s: State, call: Callable[[Params], Call[Update]]
+) -> Iterator[State]:
+    """Yield the server's states, given what it asks of clients.
+
+    Any method with PFLDyn's settings will do.
+    """
     for t in range(s.round, method.rounds):
         replies = cohort.ask(call(s.x), cohort.sample(some(method.per_round), t))
         part = len(replies) / len(cohort.everyone) if method.share else 1.0

@@ -1,8 +1,11 @@
-"""PriFedSync (Zheng et al. 2021) on PFLDyn, as CUAG-PFL's paper compares it: Gaussian noise with fixed sigma and C.
+"""PriFedSync (Zheng et al. 2021) on PFLDyn, as CUAG-PFL's paper compares it.
 
-`paper`: the update is clipped to C and gets noise 2 C sigma / B, as if it were the mean of a batch; 2C/B is not the
-sensitivity of trained weights, so the ledger says inf. `certified`: the same clip, noise sigma C: client-level against
-the server, 1/sigma-GDP for each round that a client takes part in, and g_n is made of what was released. sigma = 0 is
+Gaussian noise with fixed sigma and C.
+
+`paper`: the update is clipped to C and gets noise 2 C sigma / B, as if it were the mean of a batch;
+2C/B is not the sensitivity of trained weights, so the ledger says inf. `certified`: the same clip,
+noise sigma C: client-level against the server, 1/sigma-GDP for each round that a client takes part
+in, and g_n is made of what was released. sigma = 0 is
 `pfldyn`: nothing is clipped, nothing is claimed.
 """
 
@@ -62,20 +65,31 @@ class PriFedSync:
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         certified = self.sigma and self.mode == "certified"
         event = Gaussian(self.sigma) if certified else NonPrivate(why(self.sigma))
-        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items() if n]
+        return [
+            Release("update", "client", c, "server", event, ((0, n - 1),))
+            for c, n in times.items()
+            if n
+        ]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-        q, T = 0.1 * self.local.rate(500), 300  # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
+        # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
+        q, T = 0.1 * self.local.rate(500), 300
         if not self.sigma:
             return [("certified", math.inf, why(self.sigma))]
         first, last = (clt_epsilon(self.sigma, t, q, delta=delta) for t in (1, T))
         return [
             ("published, round 1", first, f"CLT-GDP, one step a round, q = lambda B/|D| = {q:g}"),
             (f"published, round {T}", last, "the same"),
-            (f"exact, round {T}", spend(self.sigma, T, q, delta=delta), "PLD of the same model: the CLT is optimistic"),
+            (
+                f"exact, round {T}",
+                spend(self.sigma, T, q, delta=delta),
+                "PLD of the same model: the CLT is optimistic",
+            ),
             ("certified", math.inf, why(self.sigma)),
         ]
 

@@ -1,7 +1,10 @@
-"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): control variates against client drift.
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II).
 
-As in the paper, the mean over clients is not weighted by examples. Difference from it: with momentum, K becomes the
-sum of the gradients' weights (FedNova's ||a||_1), so that c_i stays a mean of gradients; without momentum it is K.
+Control variates against client drift.
+
+As in the paper, the mean over clients is not weighted by examples. Difference from it: with
+momentum, K becomes the sum of the gradients' weights (FedNova's ||a||_1), so that c_i stays a mean
+of gradients; without momentum it is K.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""UDP (Wei et al. 2022, Algorithm 1): client-level privacy against the server, one eps for all rounds.
+"""UDP (Wei et al. 2022, Algorithm 1).
 
-Each client clips its update to C and adds noise; a round's noise follows from what is left of eps and of the rounds, so
-that the total is eps however often a client took part (equal shares of mu^2). `paper`: the clip is the median of the
-client's own past norms, which nobody made private: the ledger says inf. `certified`: C is public.
+Client-level privacy against the server, one eps for all rounds.
+
+Each client clips its update to C and adds noise; a round's noise follows from what is left of eps
+and of the rounds, so that the total is eps however often a client took part (equal shares of mu^2).
+`paper`: the clip is the median of the client's own past norms, which nobody made private: the
+ledger says inf. `certified`: C is public.
 """
 
 from __future__ import annotations
@@ -65,15 +68,23 @@ class UDP:
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def releases(self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float) -> list[Release]:
+    def releases(
+        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
+    ) -> list[Release]:
         z = math.sqrt(self.rounds) / gdp_mu(self.epsilon, delta)
         event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
-        return [Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()]
+        return [
+            Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()
+        ]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
             ("published", self.epsilon, "for updates clipped to the median of their norms"),
-            ("certified", math.inf, "a median of raw norms depends on the data, so the noise scale reveals them"),
+            (
+                "certified",
+                math.inf,
+                "a median of raw norms depends on the data, so the noise scale reveals them",
+            ),
         ]
 
 
@@ -84,12 +95,15 @@ def why(epsilon: float) -> str:
 @task
 def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[Update]:
     y, _ = method.sgd.fit(me, x)
-    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, delta) ** 2)  # what is left of the budget
+    # what is left of the budget
+    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, delta) ** 2)
     z = math.sqrt(left / mu2)  # equal shares for the rounds that are left
     if method.mode == "paper":
         norms = [*me.kept.get("norms", []), (y - x).norm()]
         C = median(norms)
-        dx = claimed_gaussian(me, "udp update", (y - x).clipped(C), sd=z * C, why=why(method.epsilon))
+        dx = claimed_gaussian(
+            me, "udp update", (y - x).clipped(C), sd=z * C, why=why(method.epsilon)
+        )
         return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2, "norms": norms})
     dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=z)
     return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2})

@@ -25,7 +25,10 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
         if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
             raise cause from None
         at = ".".join(
-            [*([where] if where else []), *(str(part) for part in first["loc"] if part in raw or "." not in str(part))]
+            [
+                *([where] if where else []),
+                *(str(part) for part in first["loc"] if part in raw or "." not in str(part)),
+            ]
         )
         raise BadInput(f"{at} = {first['input']!r}: {first['msg'].lower()}") from None
 
@@ -81,17 +84,23 @@ def as_method(given: Any) -> Any:
     if isinstance(given, str):
         return method_from_spec(given)
     if type(given) not in METHODS.values():
-        raise BadInput(f"method = {given!r}: must be a word such as 'fedavg:rounds=5', or one of {', '.join(METHODS)}")
+        raise BadInput(
+            f"method = {given!r}: must be a word such as 'fedavg:rounds=5', or one of {', '.join(METHODS)}"
+        )
     return given
 
 
 def spec_of(method: Any) -> str:
-    """Return the word that :func:`method_from_spec` builds this method from: its name, and what is not the default.
+    """Return the word that :func:`method_from_spec` builds this method from.
+
+    Its name, and what is not the default.
 
     >>> spec_of(method_from_spec("fedprox:rounds=5,sgd.lr=0.1"))
     'fedprox:rounds=5,sgd.lr=0.1'
     """
-    pairs = ",".join(f"{key}={json.dumps(value)}" for key, value in _changed(method, type(method)()))
+    pairs = ",".join(
+        f"{key}={json.dumps(value)}" for key, value in _changed(method, type(method)())
+    )
     return name_of(method) + ":" * bool(pairs) + pairs
 
 

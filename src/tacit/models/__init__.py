@@ -21,7 +21,10 @@ from tacit.models.vgg import vgg16
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network by name: how to make it, what it is, and the smallest image side it takes (0: any input)."""
+    """A network by name: how to make it, what it is, and the smallest image side it takes (0.
+
+    Any input).
+    """
 
     make: Callable[[tuple[int, ...], int], nn.Module]
     about: str
@@ -33,7 +36,9 @@ MODELS = {
     "mlp": Architecture(mlp, "one hidden layer of 64 units"),
     "dafl-cnn": Architecture(dafl_cnn, "DA-FL: 2 convolutions, 2 fully connected layers", least=16),
     "ldp-cnn": Architecture(ldp_cnn, "LDP-FL: 2 convolutions, 1 fully connected layer", least=4),
-    "cuag-cnn": Architecture(cuag_cnn, "CUAG-PFL (FedDyn's): 2 convolutions of 64, 384 and 192 units", least=16),
+    "cuag-cnn": Architecture(
+        cuag_cnn, "CUAG-PFL (FedDyn's): 2 convolutions of 64, 384 and 192 units", least=16
+    ),
     "resnet18": Architecture(resnet18, "ResNet-18 for small images, with group norm", least=8),
     "vgg16": Architecture(vgg16, "VGG-16 for images of 32x32, without batch norm", least=32),
 }
@@ -47,13 +52,17 @@ def choose(name: str, shape: tuple[int, ...]) -> str:
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Return a freshly initialised network, the same for the same seed; ``module:Class`` is the user's own."""
+    """Return a freshly initialised network, the same for the same seed.
+
+    ``module:Class`` is the user's own.
+    """
     name = choose(name, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
         model = _own(name, shape, classes) if ":" in name else _ours(name, shape, classes)
         _check_buffers(name, model)
-        _check_output(name, model, shape, classes)  # lazy layers are made here, so within the same seed
+        # lazy layers are made here, so within the same seed
+        _check_output(name, model, shape, classes)
     _check_trainable(name, model, shape)
     return model
 
@@ -63,23 +72,34 @@ def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     least = MODELS[name].least
     if least and (len(shape) != 3 or min(shape[1:]) < least):
         what = "x".join(map(str, shape))
-        raise BadInput(f"model = {name!r}: needs images of at least {least}x{least}; these inputs are {what}")
+        raise BadInput(
+            f"model = {name!r}: needs images of at least {least}x{least}; these inputs are {what}"
+        )
     return MODELS[name].make(shape, classes)
 
 
 def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Import the user's class from the working folder or the path; it may take ``shape`` and ``classes``."""
+    """Import the user's class from the working folder or the path.
+
+    It may take ``shape`` and ``classes``.
+    """
     module, _, attribute = name.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         make = getattr(importlib.import_module(module), attribute)
         wanted = inspect.signature(make).parameters
-        model = make(**{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted})
+        model = make(
+            **{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted}
+        )
     except Exception as e:  # it is the user's code: anything can happen
-        raise BadInput(f"model = {name!r}: cannot be made ({type(e).__name__}: {' '.join(str(e).split())})") from None
+        raise BadInput(
+            f"model = {name!r}: cannot be made ({type(e).__name__}: {' '.join(str(e).split())})"
+        ) from None
     if not isinstance(model, nn.Module):
-        raise BadInput(f"model = {name!r}: must make a torch.nn.Module, not a {type(model).__name__}")
+        raise BadInput(
+            f"model = {name!r}: must make a torch.nn.Module, not a {type(model).__name__}"
+        )
     return model
 
 
@@ -100,9 +120,13 @@ def _check_trainable(name: str, model: nn.Module, shape: tuple[int, ...]) -> Non
     if not weights:
         raise BadInput(f"model = {name!r}: has no trainable parameters")
     scores = model(torch.zeros(1, *shape)).sum()
-    for part, g in zip(weights, torch.autograd.grad(scores, list(weights.values()), allow_unused=True), strict=True):
+    for part, g in zip(
+        weights, torch.autograd.grad(scores, list(weights.values()), allow_unused=True), strict=True
+    ):
         if g is None:
-            raise BadInput(f"model = {name!r}: parameter {part!r} has no effect on the output; remove or freeze it")
+            raise BadInput(
+                f"model = {name!r}: parameter {part!r} has no effect on the output; remove or freeze it"
+            )
 
 
 def _check_output(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:

@@ -12,10 +12,12 @@ def _flat(features: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def dafl_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return DA-FL's classifier: 2 convolutions, each with max-pooling and ReLU, and 2 fully connected layers.
+    """Return DA-FL's classifier.
 
-    The paper's figure 3 with the widths is not reproduced in its text; 16 and 32 channels and 128 units reach its
-    centralised accuracy on MNIST.
+    2 convolutions, each with max-pooling and ReLU, and 2 fully connected layers.
+
+    The paper's figure 3 with the widths is not reproduced in its text; 16 and 32 channels and 128
+    units reach its centralised accuracy on MNIST.
     """
     features = nn.Sequential(
         nn.Conv2d(shape[0], 16, 5),
@@ -26,11 +28,16 @@ def dafl_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.ReLU(),
         nn.Flatten(),
     )
-    return nn.Sequential(*features, nn.Linear(_flat(features, shape), 128), nn.ReLU(), nn.Linear(128, classes))
+    return nn.Sequential(
+        *features, nn.Linear(_flat(features, shape), 128), nn.ReLU(), nn.Linear(128, classes)
+    )
 
 
 def ldp_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return LDP-FL's network: convolutions of 16 and 32 features, 5x5, halved twice (28 to 7), one linear layer."""
+    """Return LDP-FL's network.
+
+    Convolutions of 16 and 32 features, 5x5, halved twice (28 to 7), one linear layer.
+    """
     features = nn.Sequential(
         nn.Conv2d(shape[0], 16, 5, padding=2),
         nn.ReLU(),
@@ -57,5 +64,11 @@ def cuag_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
     )
-    head = [nn.Linear(_flat(features, shape), 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes)]
+    head = [
+        nn.Linear(_flat(features, shape), 384),
+        nn.ReLU(),
+        nn.Linear(384, 192),
+        nn.ReLU(),
+        nn.Linear(192, classes),
+    ]
     return nn.Sequential(*features, *head)

@@ -14,4 +14,6 @@ def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64) -> nn.Module:
     """Return a network with one hidden layer."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )

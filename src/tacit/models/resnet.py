@@ -1,4 +1,7 @@
-"""ResNet-18 (He et al. 2016) for small images, with group norm: batch norm mixes examples and clients."""
+"""ResNet-18 (He et al. 2016) for small images, with group norm.
+
+Batch norm mixes examples and clients.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ class Block(nn.Module):
         self.around = (
             nn.Identity()
             if stride == 1 and inside == outside
-            else nn.Sequential(nn.Conv2d(inside, outside, 1, stride=stride, bias=False), nn.GroupNorm(32, outside))
+            else nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride=stride, bias=False), nn.GroupNorm(32, outside)
+            )
         )
         self.act = nn.ReLU()
 
@@ -35,9 +40,15 @@ class Block(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the CIFAR form: a 3x3 stem without pooling, four stages of two blocks, average pooling."""
+    """Return the CIFAR form.
+
+    A 3x3 stem without pooling, four stages of two blocks, average pooling.
+    """
     widths = [64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Block(i, o, stride=2 if o != i else 1) for i, o in zip([64, *widths[:-1]], widths, strict=True)]
+    blocks = [
+        Block(i, o, stride=2 if o != i else 1)
+        for i, o in zip([64, *widths[:-1]], widths, strict=True)
+    ]
     return nn.Sequential(
         _conv(shape[0], 64),
         nn.GroupNorm(32, 64),

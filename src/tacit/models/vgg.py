@@ -1,10 +1,14 @@
-"""VGG-16 (Simonyan and Zisserman 2015, configuration D) for 32x32 images: 13 convolutions and a small head."""
+"""VGG-16 (Simonyan and Zisserman 2015, configuration D) for 32x32 images.
+
+13 convolutions and a small head.
+"""
 
 from __future__ import annotations
 
 from torch import nn
 
-STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # width and number of convolutions, each stage halved
+# width and number of convolutions, each stage halved
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
 def vgg16(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,6 +1,15 @@
 """Mechanisms and accounting: the only place where noise is drawn. May import core."""
 
-from tacit.privacy.accounting import OBSERVERS, RELATIONS, UNITS, approve, by_owner, epsilon, rdp_epsilon, reason
+from tacit.privacy.accounting import (
+    OBSERVERS,
+    RELATIONS,
+    UNITS,
+    approve,
+    by_owner,
+    epsilon,
+    rdp_epsilon,
+    reason,
+)
 from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 

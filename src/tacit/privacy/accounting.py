@@ -1,7 +1,10 @@
-"""From the ledger to epsilon. A certificate is computed from the lines and from nothing else; silence is infinity.
+"""From the ledger to epsilon. A certificate is computed from the lines and from nothing else.
 
-Without subsampling, Gaussian releases are accounted exactly (GDP). Otherwise the certificate is the privacy loss
-distribution of dp-accounting, rounded up, on a grid that is refined until epsilon moves by less than 0.1%.
+Silence is infinity.
+
+Without subsampling, Gaussian releases are accounted exactly (GDP). Otherwise the certificate is the
+privacy loss distribution of dp-accounting, rounded up, on a grid that is refined until epsilon
+moves by less than 0.1%.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ from tacit.privacy.gdp import gdp_epsilon
 
 UNITS: tuple[Unit, ...] = ("example", "client")
 OBSERVERS: tuple[Observer, ...] = ("server", "clients", "public")
-RELATIONS: tuple[Relation, ...] = ("add/remove", "replace")
+RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
 
-Part = tuple[Event, Sampling, str]  # one mechanism, as data, and the relation its sensitivity is stated for
+# one mechanism, as data, and the relation its sensitivity is stated for
+Part = tuple[Event, Sampling, str]
 Bill = frozenset[tuple[Part, int]]  # mechanisms and how often each was used
 
 
@@ -45,7 +49,7 @@ def epsilon(
     unit: Unit,
     observer: Observer,
     delta: float,
-    relation: Relation = "add/remove",
+    relation: Relation = "zero-out",
     quick: bool = False,
 ) -> float:
     """Return epsilon for one ``unit`` as ``observer`` sees it, for the owner who spent most.
@@ -55,7 +59,9 @@ def epsilon(
     covering = ledger.covering()
     if any(_ruins(line, unit) and visible(line, observer, covering) for line in ledger):
         return math.inf  # at once: most ledgers of many clients end here
-    owners = by_owner(ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick)
+    owners = by_owner(
+        ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick
+    )
     return max(owners.values(), default=math.inf)
 
 
@@ -65,10 +71,13 @@ def by_owner(
     unit: Unit,
     observer: Observer,
     delta: float,
-    relation: Relation = "add/remove",
+    relation: Relation = "zero-out",
     quick: bool = False,
 ) -> dict[str, float]:
-    """Return epsilon for each owner: what it released itself, and what the federation released of everybody."""
+    """Return epsilon for each owner.
+
+    What it released itself, and what the federation released of everybody.
+    """
     covering = ledger.covering()
     lines = [line for line in ledger if visible(line, observer, covering)]
     owners = {line.owner for line in ledger} - {FEDERATION} or {line.owner for line in ledger}
@@ -78,13 +87,19 @@ def by_owner(
         if line.owner != FEDERATION:
             own[line.owner].append(line)
     grid = 1e-2 if quick else None
-    return {owner: bill_epsilon(bill(mine + shared, unit), relation, delta, grid) for owner, mine in own.items()}
+    return {
+        owner: bill_epsilon(bill(mine + shared, unit), relation, delta, grid)
+        for owner, mine in own.items()
+    }
 
 
 def visible(line: Release, observer: Observer, covering: Sequence[Release]) -> bool:
-    """Tell whether an observer learns from a line. The server sees what is sent to it, and nothing is hidden from it.
+    """Tell whether an observer learns from a line.
 
-    Others see what the server passes on: everything, but for replies that a mechanism of the server's consumed.
+    The server sees what is sent to it, and nothing is hidden from it.
+
+    Others see what the server passes on: everything, but for replies that a mechanism of the
+    server's consumed.
     """
     if observer == "server":
         return line.observer == "server"
@@ -92,7 +107,9 @@ def visible(line: Release, observer: Observer, covering: Sequence[Release]) -> b
 
 
 def _within(line: Release, other: Release) -> bool:
-    return all(any(a <= first and last <= b for a, b in other.rounds) for first, last in line.rounds)
+    return all(
+        any(a <= first and last <= b for a, b in other.rounds) for first, last in line.rounds
+    )
 
 
 def _ruins(line: Release, unit: Unit) -> bool:
@@ -104,52 +121,76 @@ def _ruins(line: Release, unit: Unit) -> bool:
 def _stated(line: Release, unit: Unit) -> str:
     """Return the relation that a line's event is stated for, as a unit sees it.
 
-    One example of a client that is protected as a whole can turn the client's contribution round, which moves a sum
-    twice as far as removing the client: a "swap". What is stated for replacing a client covers that "as is".
+    One example of a client that is protected as a whole can turn the client's contribution round,
+    which moves a sum twice as far as removing the client: a "swap". What is stated for replacing a
+    client covers that "as is".
     """
     if unit == "example" and line.unit == "client":
-        return "swap" if line.relation == "add/remove" else "as is"
+        return "swap" if line.relation == "zero-out" else "as is"
     return line.relation
 
 
 def _twice(stated: str, relation: Relation) -> bool:
     """Tell whether neighbours are twice as far apart as an event was stated for."""
-    return stated == "swap" or (stated == "add/remove" and relation == "replace")
+    return stated == "swap" or (stated == "zero-out" and relation == "replace")
 
 
 def bill(lines: list[Release], unit: Unit) -> Bill:
-    """Return what some lines cost a unit; protecting an example does not protect a client, the reverse does."""
+    """Return what some lines cost a unit.
+
+    Protecting an example does not protect a client, the reverse does.
+    """
     parts: Counter[Part] = Counter()
     for line in lines:
-        event = NonPrivate("it protects an example, not a client") if _ruins(line, unit) else line.event
+        event = (
+            NonPrivate("it protects an example, not a client") if _ruins(line, unit) else line.event
+        )
         parts[event, line.sampling, _stated(line, unit)] += line.total()
     return frozenset(parts.items())
 
 
 @lru_cache(maxsize=4096)
 def bill_epsilon(bill: Bill, relation: Relation, delta: float, grid: float | None = None) -> float:
-    """Return the certified epsilon of a bill; with a given grid it is an upper bound that is not refined."""
+    """Return the certified epsilon of a bill.
+
+    With a given grid it is an upper bound that is not refined.
+    """
     check_number("delta", delta, above=0, below=1)
     paid = sorted(((part, n) for part, n in bill if not isinstance(part[0], Nothing)), key=repr)
     if not bill or any(not finite(part, relation) for part, _ in paid):
         return math.inf
     if not paid:
         return 0.0
-    if all(isinstance(event, Gaussian) and sampling.law == "everyone" for (event, sampling, _), _ in paid):
-        return gdp_epsilon(math.sqrt(sum(n * gaussian_mu(part, relation) ** 2 for part, n in paid)), delta)
-    return refined(paid, relation, delta) if grid is None else pld_epsilon(paid, relation, delta, grid)
+    if all(
+        isinstance(event, Gaussian) and sampling.law == "everyone"
+        for (event, sampling, _), _ in paid
+    ):
+        return gdp_epsilon(
+            math.sqrt(sum(n * gaussian_mu(part, relation) ** 2 for part, n in paid)), delta
+        )
+    return (
+        refined(paid, relation, delta) if grid is None else pld_epsilon(paid, relation, delta, grid)
+    )
 
 
 def finite(part: Part, relation: Relation) -> bool:
-    """Tell whether a mechanism gives any guarantee; one stated for replacement gives none for addition or removal."""
+    """Tell whether a mechanism gives any guarantee.
+
+    One stated for replacement gives none for addition or removal.
+    """
     event, _, stated = part
-    if isinstance(event, NonPrivate) or (stated == "replace" and relation == "add/remove"):
+    if isinstance(event, NonPrivate) or (stated == "replace" and relation == "zero-out"):
         return False
-    return all(0 < value < math.inf for value in vars(event).values() if isinstance(value, float | int))
+    return all(
+        0 < value < math.inf for value in vars(event).values() if isinstance(value, float | int)
+    )
 
 
 def gaussian_mu(part: Part, relation: Relation) -> float:
-    """Return the mu of one Gaussian release; replacing is adding and removing, so it moves a sum twice as far."""
+    """Return the mu of one Gaussian release.
+
+    Replacing is adding and removing, so it moves a sum twice as far.
+    """
     event, _, stated = part
     assert isinstance(event, Gaussian)
     return (2.0 if _twice(stated, relation) else 1.0) / event.z
@@ -165,9 +206,15 @@ def refined(bill: Sequence[tuple[Part, int]], relation: Relation, delta: float) 
         interval, last = interval / 2, now
 
 
-def pld_epsilon(bill: Iterable[tuple[Part, int]], relation: Relation, delta: float, interval: float) -> float:
-    """Return the epsilon of the composed privacy loss distribution on a given grid; never below the truth."""
-    from dp_accounting.pld import privacy_loss_distribution as pld  # imported late: it would slow down every start
+def pld_epsilon(
+    bill: Iterable[tuple[Part, int]], relation: Relation, delta: float, interval: float
+) -> float:
+    """Return the epsilon of the composed privacy loss distribution on a given grid.
+
+    Never below the truth.
+    """
+    # imported late: it would slow down every start
+    from dp_accounting.pld import privacy_loss_distribution as pld
 
     total = pld.identity(value_discretization_interval=interval)
     for part, n in bill:
@@ -189,27 +236,39 @@ def _pld(part: Part, relation: Relation, interval: float) -> Any:
     if isinstance(event, Laplace):
         return pld.from_laplace_mechanism(event.b / twice, **grid)
     assert isinstance(event, Pure)
-    return pld.from_privacy_parameters(DifferentialPrivacyParameters(event.epsilon * twice, 0), **grid)
+    return pld.from_privacy_parameters(
+        DifferentialPrivacyParameters(event.epsilon * twice, 0), **grid
+    )
 
 
 def _gaussian_pld(z: float, sampling: Sampling, twice: float, grid: dict[str, float]) -> Any:
     """Return the PLD of one Gaussian release on a sample.
 
-    Poisson: dp-accounting's, for either relation. Fixed size, without replacement: the sample with and without a unit
-    differ by exchanging it for another, which moves the sum by twice the clip, so both relations are dominated by the
-    Poisson pair with half the noise (Zhu, Dong and Wang 2022, Proposition 30).
+    Poisson: dp-accounting's, for either relation. Fixed size, without replacement: the sample with
+    and without a unit differ by exchanging it for another, which moves the sum by twice the clip,
+    so both relations are dominated by the Poisson pair with half the noise (Zhu, Dong and Wang
+    2022, Proposition 30).
     """
     import dp_accounting as dp
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if sampling.law == "fixed":
         return pld.from_gaussian_mechanism(z / 2, sampling_prob=sampling.q, **grid)
-    replace = dp.NeighboringRelation.REPLACE_ONE if twice == 2.0 else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return pld.from_gaussian_mechanism(z, sampling_prob=sampling.q, neighboring_relation=replace, **grid)
+    replace = (
+        dp.NeighboringRelation.REPLACE_ONE
+        if twice == 2.0
+        else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    return pld.from_gaussian_mechanism(
+        z, sampling_prob=sampling.q, neighboring_relation=replace, **grid
+    )
 
 
 def rdp_epsilon(bill: Iterable[tuple[Part, int]], delta: float) -> float:
-    """Return the epsilon of Renyi accounting for add/remove, as a cross-check: an upper bound, usually looser."""
+    """Return the epsilon of Renyi accounting for zero-out, as a cross-check.
+
+    An upper bound, usually looser.
+    """
     import absl.logging
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
@@ -254,6 +313,10 @@ def reason(ledger: Ledger, *, unit: Unit = "example", observer: Observer = "serv
 
 
 def _words(line: Release) -> str:
-    sampling = "" if line.sampling.law == "everyone" else f" on a {line.sampling.law} sample, q = {line.sampling.q:.4g}"
+    sampling = (
+        ""
+        if line.sampling.law == "everyone"
+        else f" on a {line.sampling.law} sample, q = {line.sampling.q:.4g}"
+    )
     event = ", ".join(f"{k} = {v:.4g}" for k, v in vars(line.event).items() if isinstance(v, float))
     return f"{line.what}: {type(line.event).__name__}({event}){sampling}"

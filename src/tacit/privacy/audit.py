@@ -1,13 +1,16 @@
-"""Repeated-release canary test: run a mechanism with and without one canary; how well can the outputs be told apart?
+"""Repeated-release canary test: run a mechanism with and without one canary.
 
-A *trial* is one run; it is scored by one number or by several. From the scores of many runs follow lower bounds on
-epsilon that hold with a stated confidence, whatever the mechanism claims. Runs must be independent of each other;
-the two arms may share their noise run by run, since every bound is a union over the two arms. A high bound refutes a
-certificate. A low one proves nothing: another canary, or another score, may see more.
+How well can the outputs be told apart?
 
-One half of the runs (even numbers) chooses which score, which side of which threshold and which role of the arms to
-look at; the other half (odd numbers) is used once, for that single event. The choice therefore costs no confidence,
-however many scores are offered.
+A *trial* is one run; it is scored by one number or by several. From the scores of many runs follow
+lower bounds on epsilon that hold with a stated confidence, whatever the mechanism claims. Runs must
+be independent of each other; the two arms may share their noise run by run, since every bound is a
+union over the two arms. A high bound refutes a certificate. A low one proves nothing: another
+canary, or another score, may see more.
+
+One half of the runs (even numbers) chooses which score, which side of which threshold and which
+role of the arms to look at; the other half (odd numbers) is used once, for that single event. The
+choice therefore costs no confidence, however many scores are offered.
 """
 
 from __future__ import annotations
@@ -25,27 +28,35 @@ from tacit.core.errors import BadInput, check_number
 from tacit.privacy.gdp import gdp_epsilon
 
 Array = npt.NDArray[np.float64]
-Trial = Callable[[bool, int], float | Sequence[float]]  # (canary present, run) -> its score, or several scores
-Mechanism = Callable[[bool, int, int], Array]  # (canary present, run, round) -> what was released in that round
+# (canary present, run) -> its score, or several scores
+Trial = Callable[[bool, int], float | Sequence[float]]
+# (canary present, run, round) -> what was released in that round
+Mechanism = Callable[[bool, int, int], Array]
 Score = Callable[[Sequence[Array]], float]  # the outputs of all rounds of one run -> one number
-Bound = Callable[[Array, int, Array, int], Array]  # (hits, of, false alarms, of) -> bound, for each event
+# (hits, of, false alarms, of) -> bound, for each event
+Bound = Callable[[Array, int, Array, int], Array]
 
 MIN_RUNS = 100
 _RANKS = 24  # thresholds tried from each end of each arm, denser in the tails
 
 
-# ---------------------------------------------------------------------------------------------------- the bounds
+# ----------------------------------------------------------------------------------------------------
+# the bounds
 
 
 def clopper_pearson_bound(
-    with_scores: npt.ArrayLike, without_scores: npt.ArrayLike, delta: float, confidence: float = 0.999
+    with_scores: npt.ArrayLike,
+    without_scores: npt.ArrayLike,
+    delta: float,
+    confidence: float = 0.999,
 ) -> float:
     """Return a lower bound on epsilon at ``delta`` that holds with ``confidence`` for any mechanism.
 
-    It is log((P[E] - delta) / P'[E]) with a Clopper-Pearson limit at (1 - confidence) / 2 for each probability. E is
-    {score >= t} or {score <= t}, and P the arm with or without the canary: all chosen on the even runs and bounded on
-    the odd ones, so there is no selection effect. Scores are one per run, or a table of runs by scores. Never negative,
-    and at most about log(runs / (2 log(2 / (1 - confidence)))): a large epsilon needs many runs to be refuted.
+    It is log((P[E] - delta) / P'[E]) with a Clopper-Pearson limit at (1 - confidence) / 2 for each
+    probability. E is {score >= t} or {score <= t}, and P the arm with or without the canary: all
+    chosen on the even runs and bounded on the odd ones, so there is no selection effect. Scores are
+    one per run, or a table of runs by scores. Never negative, and at most about log(runs / (2 log(2
+    / (1 - confidence)))): a large epsilon needs many runs to be refuted.
 
     >>> clopper_pearson_bound(np.zeros(100), np.zeros(100), 1e-5)
     0.0
@@ -58,25 +69,38 @@ def clopper_pearson_bound(
             gain = np.log(np.maximum(_low(hits, n, tail) - delta, 0.0))
         return np.asarray(gain - np.log(_high(alarms, m, tail)))
 
-    return max(0.0, _held_out(_table("with_scores", with_scores), _table("without_scores", without_scores), bound))
+    return max(
+        0.0,
+        _held_out(
+            _table("with_scores", with_scores), _table("without_scores", without_scores), bound
+        ),
+    )
 
 
 def gdp_bound(
-    with_scores: npt.ArrayLike, without_scores: npt.ArrayLike, delta: float, confidence: float = 0.999
+    with_scores: npt.ArrayLike,
+    without_scores: npt.ArrayLike,
+    delta: float,
+    confidence: float = 0.999,
 ) -> float:
     """Return a lower bound on epsilon at ``delta`` that holds with ``confidence`` for any release that is mu-GDP.
 
-    mu >= -Phi^-1(false alarms) - Phi^-1(misses) at any threshold; with upper Clopper-Pearson limits at
-    (1 - confidence) / 2 for both rates, at a threshold chosen on the even runs and bounded on the odd ones. The mu is
-    turned into epsilon exactly. Much tighter than ``clopper_pearson_bound`` for Gaussian releases, and wrong (too high)
-    for releases whose certificate is not a GDP one: Laplace noise, votes, few subsampled steps. Never negative.
+    mu >= -Phi^-1(false alarms) - Phi^-1(misses) at any threshold; with upper Clopper-Pearson limits
+    at (1 - confidence) / 2 for both rates, at a threshold chosen on the even runs and bounded on
+    the odd ones. The mu is turned into epsilon exactly. Much tighter than ``clopper_pearson_bound``
+    for Gaussian releases, and wrong (too high) for releases whose certificate is not a GDP one:
+    Laplace noise, votes, few subsampled steps. Never negative.
     """
     tail = _tail(confidence)
 
     def bound(hits: Array, n: int, alarms: Array, m: int) -> Array:
-        return np.asarray(-special.ndtri(_high(alarms, m, tail)) - special.ndtri(_high(n - hits, n, tail)))
+        return np.asarray(
+            -special.ndtri(_high(alarms, m, tail)) - special.ndtri(_high(n - hits, n, tail))
+        )
 
-    mu = _held_out(_table("with_scores", with_scores), _table("without_scores", without_scores), bound)
+    mu = _held_out(
+        _table("with_scores", with_scores), _table("without_scores", without_scores), bound
+    )
     return gdp_epsilon(mu, delta)
 
 
@@ -100,7 +124,9 @@ def _table(field: str, scores: npt.ArrayLike) -> Array:
     """Return scores as a table of runs by scores, all finite, or refuse them."""
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim not in (1, 2) or table.size == 0:
-        raise BadInput(f"{field} has shape {table.shape}: must be one score, or a row of scores, for each run")
+        raise BadInput(
+            f"{field} has shape {table.shape}: must be one score, or a row of scores, for each run"
+        )
     check_number(f"runs in {field}", len(table), at_least=MIN_RUNS)
     bad = np.flatnonzero(~np.isfinite(table).reshape(len(table), -1).all(axis=1))
     if len(bad):
@@ -108,12 +134,16 @@ def _table(field: str, scores: npt.ArrayLike) -> Array:
     return table.reshape(len(table), -1)
 
 
-# ------------------------------------------------------------------------------- choose on one half, bound on the other
+# ------------------------------------------------------------------------------- choose on one
+# half, bound on the other
 
 
 @dataclass(frozen=True)
 class _Event:
-    """What to look at: sign * score >= threshold, with the canary's arm in the numerator unless ``swap``."""
+    """What to look at.
+
+    Sign * score >= threshold, with the canary's arm in the numerator unless ``swap``.
+    """
 
     column: int
     sign: int
@@ -129,7 +159,9 @@ class _Event:
 def _held_out(with_: Array, without: Array, bound: Bound) -> float:
     """Return the bound at one event, chosen on the even runs and counted on the odd ones."""
     if with_.shape[1] != without.shape[1]:
-        raise BadInput(f"{with_.shape[1]} scores with the canary, {without.shape[1]} without: must be as many")
+        raise BadInput(
+            f"{with_.shape[1]} scores with the canary, {without.shape[1]} without: must be as many"
+        )
     event = _choose(with_[::2], without[::2], bound)
     hit, alarm = event.arms(with_[1::2], without[1::2])
     return float(_at(np.array([event.threshold]), hit, alarm, bound)[0])
@@ -150,7 +182,9 @@ def _choose(with_: Array, without: Array, bound: Bound) -> _Event:
 
 def _at(thresholds: Array, hit: Array, alarm: Array, bound: Bound) -> Array:
     """Return the bound for each event {score >= threshold}; both arms are sorted."""
-    hits, alarms = (len(arm) - np.searchsorted(arm, thresholds, side="left") for arm in (hit, alarm))
+    hits, alarms = (
+        len(arm) - np.searchsorted(arm, thresholds, side="left") for arm in (hit, alarm)
+    )
     return bound(hits.astype(np.float64), len(hit), alarms.astype(np.float64), len(alarm))
 
 
@@ -160,7 +194,8 @@ def _spaced(ordered: Array) -> Array:
     return np.concatenate([ordered[ranks], ordered[-1 - ranks]])
 
 
-# ---------------------------------------------------------------------------------------------------- the verdict
+# ----------------------------------------------------------------------------------------------------
+# the verdict
 
 
 @dataclass(frozen=True)
@@ -183,12 +218,17 @@ class Verdict:
 
     @property
     def broken(self) -> bool:
-        """Whether the certificate is refuted: a correct one is with probability at most 1 - confidence."""
+        """Whether the certificate is refuted.
+
+        A correct one is with probability at most 1 - confidence.
+        """
         return self.bound > self.certified
 
     @property
     def wasteful(self) -> bool:
-        """Whether all that was seen is clearly below a quarter of the certified epsilon: much noise, or a weak canary.
+        """Whether all that was seen is clearly below a quarter of the certified epsilon.
+
+        Much noise, or a weak canary.
 
         A certificate of infinity promises nothing and wastes nothing.
         """
@@ -206,13 +246,20 @@ class Verdict:
 
 
 def judge(
-    release: Trial, *, certified: float, delta: float, runs: int, confidence: float = 0.999, gaussian: bool = True
+    release: Trial,
+    *,
+    certified: float,
+    delta: float,
+    runs: int,
+    confidence: float = 0.999,
+    gaussian: bool = True,
 ) -> Verdict:
     """Run ``release(present, run)`` ``runs`` times with the canary and as often without, and judge the certificate.
 
-    A correct certificate is called broken with probability at most 1 - ``confidence`` (shared by the two bounds).
-    ``gaussian`` says that the certificate is a GDP one (Gaussian noise, no amplification by sampling). Set it to False
-    for everything else, such as Laplace noise, votes or subsampled steps: then only ``clopper_pearson_bound`` counts.
+    A correct certificate is called broken with probability at most 1 - ``confidence`` (shared by
+    the two bounds). ``gaussian`` says that the certificate is a GDP one (Gaussian noise, no
+    amplification by sampling). Set it to False for everything else, such as Laplace noise, votes or
+    subsampled steps: then only ``clopper_pearson_bound`` counts.
     """
     check_number("certified", certified, at_least=0)
     check_number("runs", runs, at_least=MIN_RUNS, whole=True)
@@ -236,20 +283,25 @@ def _estimates(with_: Array, without: Array, delta: float) -> tuple[float, float
 
 def _effect(a: Array, b: Array) -> float:
     """Return the difference of two means in standard deviations."""
-    gap, deviation = abs(float(a.mean() - b.mean())), math.sqrt((float(a.var()) + float(b.var())) / 2)
+    gap, deviation = (
+        abs(float(a.mean() - b.mean())),
+        math.sqrt((float(a.var()) + float(b.var())) / 2),
+    )
     if gap <= 1e-12 * max(float(np.abs(a).max()), float(np.abs(b).max())):
         return 0.0
     return gap / deviation if deviation > 0 else math.inf
 
 
-# ---------------------------------------------------------------------------------------------------- many rounds
+# ----------------------------------------------------------------------------------------------------
+# many rounds
 
 
 def repeated(mechanism: Mechanism, rounds: int, *scores: Score) -> Trial:
     """Return the trial that releases ``rounds`` rounds and takes every one of ``scores`` of the list of outputs.
 
-    The mechanism gets the run and the round, so that all that a run keeps between its rounds (an accountant, a noise
-    generator) is exercised as in earnest. More scores cost no confidence (see the module), only a little time.
+    The mechanism gets the run and the round, so that all that a run keeps between its rounds (an
+    accountant, a noise generator) is exercised as in earnest. More scores cost no confidence (see
+    the module), only a little time.
     """
     check_number("rounds", rounds, at_least=1, whole=True)
     if not scores:
@@ -265,13 +317,16 @@ def repeated(mechanism: Mechanism, rounds: int, *scores: Score) -> Trial:
 def projection(directions: Sequence[Array]) -> Score:
     """Return the sum over rounds of <output, direction>, where ``directions[t]`` is what the canary adds in round t.
 
-    The sufficient statistic when every round has fresh Gaussian noise of one size: no other score sees more. It finds
-    too little noise, too much weight, a sensitivity too small, and rounds that were not charged.
+    The sufficient statistic when every round has fresh Gaussian noise of one size: no other score
+    sees more. It finds too little noise, too much weight, a sensitivity too small, and rounds that
+    were not charged.
     """
 
     def score(outputs: Sequence[Array]) -> float:
         _check_rounds(outputs, directions)
-        return sum(_dot(output, direction) for output, direction in zip(outputs, directions, strict=True))
+        return sum(
+            _dot(output, direction) for output, direction in zip(outputs, directions, strict=True)
+        )
 
     return score
 
@@ -284,7 +339,9 @@ def difference(directions: Sequence[Array], s: int, t: int) -> Score:
     gap = directions[s] - directions[t]
     size = math.sqrt(_dot(gap, gap))
     if size == 0:
-        raise BadInput(f"directions {s} and {t} are equal: the canary must add something else in each round")
+        raise BadInput(
+            f"directions {s} and {t} are equal: the canary must add something else in each round"
+        )
 
     def score(outputs: Sequence[Array]) -> float:
         _check_rounds(outputs, directions)
@@ -296,26 +353,37 @@ def difference(directions: Sequence[Array], s: int, t: int) -> Score:
 def differences(directions: Sequence[Array]) -> list[Score]:
     """Return ``difference`` for all pairs of rounds in which the canary adds different things.
 
-    One score for each pair, and not their maximum, in which the noise of all good pairs would hide the one bad pair.
+    One score for each pair, and not their maximum, in which the noise of all good pairs would hide
+    the one bad pair.
     """
     pairs = itertools.combinations(range(len(directions)), 2)
-    found = [difference(directions, s, t) for s, t in pairs if np.any(directions[s] != directions[t])]
+    found = [
+        difference(directions, s, t) for s, t in pairs if np.any(directions[s] != directions[t])
+    ]
     if not found:
-        raise BadInput("directions are all equal: the canary must add different things in at least two rounds")
+        raise BadInput(
+            "directions are all equal: the canary must add different things in at least two rounds"
+        )
     return found
 
 
 def spread(directions: Sequence[Array]) -> Score:
     """Return the log of the norm of the outputs without their part along the canary's direction.
 
-    It sees the size of the noise and nothing of the canary itself: it finds noise that is scaled by the data, such as
-    clipping at an update's own norm. Subtract what is known of the others first: a large constant hides the noise.
+    It sees the size of the noise and nothing of the canary itself: it finds noise that is scaled by
+    the data, such as clipping at an update's own norm. Subtract what is known of the others first:
+    a large constant hides the noise.
     """
 
     def score(outputs: Sequence[Array]) -> float:
         _check_rounds(outputs, directions)
-        left = [_without(output, direction) for output, direction in zip(outputs, directions, strict=True)]
-        return 0.5 * math.log(max(sum(_dot(rest, rest) for rest in left), np.finfo(np.float64).tiny))
+        left = [
+            _without(output, direction)
+            for output, direction in zip(outputs, directions, strict=True)
+        ]
+        return 0.5 * math.log(
+            max(sum(_dot(rest, rest) for rest in left), np.finfo(np.float64).tiny)
+        )
 
     return score
 
@@ -329,7 +397,9 @@ def _without(output: Array, direction: Array) -> Array:
 def _check_rounds(outputs: Sequence[Array], directions: Sequence[Array]) -> None:
     """Refuse a score that was made for another number of rounds."""
     if len(outputs) != len(directions):
-        raise BadInput(f"{len(directions)} directions for {len(outputs)} rounds: must be one for each round")
+        raise BadInput(
+            f"{len(directions)} directions for {len(outputs)} rounds: must be one for each round"
+        )
 
 
 def _dot(a: Array, b: Array) -> float:

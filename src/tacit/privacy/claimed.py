@@ -1,4 +1,7 @@
-"""The accountants of the papers. What they say is shown beside the certificate as `claimed`; nothing here certifies."""
+"""The accountants of the papers. What they say is shown beside the certificate as `claimed`.
+
+Nothing here certifies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from tacit.privacy.gdp import gdp_epsilon
 def log_moment(order: int, ratio: float, q: float = 1.0) -> float:
     """Return alpha(lambda) = log E_{v1,v0}, with v0 = N(0, s^2), v1 = (1-q) N(0, s^2) + q N(ds, s^2), ratio = ds / s.
 
-    LDP-FL's equation for one round (as in Abadi et al. 2016): the log of E_{v0} (v1/v0)^(lambda + 1), in closed form.
+    LDP-FL's equation for one round (as in Abadi et al. 2016): the log of E_{v0} (v1/v0)^(lambda +
+    1), in closed form.
     """
     n = order + 1
     terms = [
@@ -29,7 +33,9 @@ def log_moment(order: int, ratio: float, q: float = 1.0) -> float:
 
 
 def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
-    """Return the moments accountant's epsilon: the least (rounds * alpha(lambda) + ln(1/delta)) / lambda.
+    """Return the moments accountant's epsilon.
+
+    The least (rounds * alpha(lambda) + ln(1/delta)) / lambda.
 
     At q = 1 the order need not be whole, and the minimum is T r^2 / 2 + r sqrt(2 T ln(1/delta)).
     """
@@ -40,7 +46,10 @@ def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) 
 
 
 def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:
-    """Return the central-limit GDP epsilon, mu = q sqrt(T (e^(1/z^2) - 1)): too low for finitely many steps."""
+    """Return the central-limit GDP epsilon, mu = q sqrt(T (e^(1/z^2) - 1)).
+
+    Too low for finitely many steps.
+    """
     return gdp_epsilon(q * math.sqrt(steps * math.expm1(z**-2)), delta)
 
 
@@ -55,11 +64,17 @@ def ldp_fl_ratio(rounds: int, epsilon: float, delta: float) -> float:
     return float(epsilon / (2 * rounds * math.log(1 / delta)) ** 0.5)
 
 
-def ldp_fl_claims(rounds: int, epsilon: float, epochs: int, delta: float) -> list[tuple[str, float, str]]:
+def ldp_fl_claims(
+    rounds: int, epsilon: float, epochs: int, delta: float
+) -> list[tuple[str, float, str]]:
     """Return what LDP-FL's epsilon comes to, if its sensitivity were right, and what is wrong with that."""
     ratio = ldp_fl_ratio(rounds, epsilon, delta)
     return [
-        ("published", epsilon, "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps"),
+        (
+            "published",
+            epsilon,
+            "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps",
+        ),
         ("moments", moments_epsilon(ratio, rounds, delta=delta), "if 2C/m were the sensitivity"),
         ("exact GDP", gdp_epsilon(ratio * rounds**0.5, delta), "if 2C/m were the sensitivity"),
         (
@@ -72,7 +87,10 @@ def ldp_fl_claims(rounds: int, epsilon: float, epochs: int, delta: float) -> lis
 
 
 def performance_loss(ratios: Iterable[float], rounds: int, q: float = 1.0, order: int = 1) -> float:
-    """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)): the paper's diagnostic, not a privacy quantity."""
+    """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)).
+
+    The paper's diagnostic, not a privacy quantity.
+    """
     return sum(math.exp(min(700.0, rounds * log_moment(order, ratio, q))) for ratio in ratios)
 
 
@@ -81,8 +99,12 @@ def kd_dpfl_sigma(C: float, n: int, epsilon: float, delta: float) -> float:
     return 2 * C / n * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def kd_dpfl_round(budget: float, N: int, ratio: float, eps_pub: float = 0.0) -> tuple[float, float, float]:
-    """Return eps_pub, eps_pri and what KD-DPFL counts for a round: eps_pub + (N - 1) eps_pri, eps_pri = ratio eps_pub.
+def kd_dpfl_round(
+    budget: float, N: int, ratio: float, eps_pub: float = 0.0
+) -> tuple[float, float, float]:
+    """Return eps_pub, eps_pri and what KD-DPFL counts for a round.
+
+    Eps_pub + (N - 1) eps_pri, eps_pri = ratio eps_pub.
 
     Without an eps_pub it is the one with which the round costs ``budget``.
 
@@ -95,12 +117,18 @@ def kd_dpfl_round(budget: float, N: int, ratio: float, eps_pub: float = 0.0) -> 
 
 
 def cuag_sigma(mu: float, D: int, lam: float, B: int, t: int, P: int) -> float:
-    """Return CUAG-PFL's noise multiplier in round t = 1, 2, ...: by the central limit theorem, mu in all up to then."""
+    """Return CUAG-PFL's noise multiplier in round t = 1, 2, ....
+
+    By the central limit theorem, mu in all up to then.
+    """
     return 1 / math.sqrt(math.log1p(mu**2 * D**2 / (4 * lam**2 * B**2 * t * P)))
 
 
 def cuag_claims(mu: float, B: int, P: int, delta: float) -> list[tuple[str, float, str]]:
-    """Return what CUAG-PFL's mu comes to in its own setting: 300 rounds, 10 of 100 clients, 500 examples each."""
+    """Return what CUAG-PFL's mu comes to in its own setting.
+
+    300 rounds, 10 of 100 clients, 500 examples each.
+    """
     T, D, lam = 300, 500, 0.1
     H = sum(1 / t for t in range(1, T + 1))
     own = partial(cuag_epsilon, mu, D=D, lam=lam, B=B, P=P, delta=delta)
@@ -109,19 +137,32 @@ def cuag_claims(mu: float, B: int, P: int, delta: float) -> list[tuple[str, floa
         (B / cuag_sigma(mu, D, lam, B, t, P)) ** 2 for t in range(1, T + 1)
     )  # a client is in lam T rounds
     return [
-        ("published", gdp_epsilon(mu, delta), f"mu = {mu:g} in {T} rounds, 10 of 100 clients, {D} examples each"),
+        (
+            "published",
+            gdp_epsilon(mu, delta),
+            f"mu = {mu:g} in {T} rounds, 10 of 100 clients, {D} examples each",
+        ),
         (
             "mu sqrt(H_T)",
             gdp_epsilon(mu * math.sqrt(H), delta),
             f"sigma is solved anew in each round: the rounds add up to {mu * H**0.5:.3f}",
         ),
         *exact,
-        ("public clip", gdp_epsilon(math.sqrt(fixed), delta), "real noise, were C public: updates are 2C apart"),
+        (
+            "public clip",
+            gdp_epsilon(math.sqrt(fixed), delta),
+            "real noise, were C public: updates are 2C apart",
+        ),
     ]
 
 
 def cuag_epsilon(mu: float, t: int, *, D: int, lam: float, B: int, P: int, delta: float) -> float:
-    """Return the epsilon of CUAG-PFL's own model after t rounds, by PLD: P steps a round, samples of rate 2 lam B/D."""
+    """Return the epsilon of CUAG-PFL's own model after t rounds, by PLD.
+
+    P steps a round, samples of rate 2 lam B/D.
+    """
     sampling = Sampling.at(2 * lam * B / D)
-    parts: list[Part] = [(Gaussian(cuag_sigma(mu, D, lam, B, s, P)), sampling, "add/remove") for s in range(1, t + 1)]
-    return bill_epsilon(frozenset((part, P) for part in parts), "add/remove", delta, 1e-3)
+    parts: list[Part] = [
+        (Gaussian(cuag_sigma(mu, D, lam, B, s, P)), sampling, "zero-out") for s in range(1, t + 1)
+    ]
+    return bill_epsilon(frozenset((part, P) for part in parts), "zero-out", delta, 1e-3)

@@ -1,6 +1,9 @@
-"""Gaussian differential privacy (Dong, Roth and Su 2022): exact for Gaussian releases without subsampling.
+"""Gaussian differential privacy (Dong, Roth and Su 2022).
 
-A release with noise multiplier z is 1/z-GDP; releases compose as mu = sqrt(sum of mu_i^2), without loss.
+Exact for Gaussian releases without subsampling.
+
+A release with noise multiplier z is 1/z-GDP; releases compose as mu = sqrt(sum of mu_i^2), without
+loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Bounds of single layers that together are one bound: what a Gaussian release of a whole update needs to know."""
+"""Bounds of single layers that together are one bound.
+
+What a Gaussian release of a whole update needs to know.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ RATE = 0.2  # by which the bounds follow, as in Andrew et al. 2021
 class LayerBounds:
     """Public bounds c_l of the layers, and norms a_l with sum a_l^2 = 1 that they are scaled to.
 
-    Guarantee: whatever the layers were, scaled by a_l / c_l and clipped to a_l they have norm 1 together at most, so
-    adding or removing the client whose they are moves them by at most 1. The bounds must not depend on its data. Noise
-    of standard deviation z comes back as z c_l / a_l in layer l; a_l^2 ~ c_l sqrt(d_l), d_l numbers in the layer, makes
-    that least, z^2 (sum_l c_l sqrt(d_l))^2 in all, which is at most the noise for one clip at sqrt(sum_l c_l^2).
+    Guarantee: whatever the layers were, scaled by a_l / c_l and clipped to a_l they have norm 1
+    together at most, so adding or removing the client whose they are moves them by at most 1. The
+    bounds must not depend on its data. Noise of standard deviation z comes back as z c_l / a_l in
+    layer l; a_l^2 ~ c_l sqrt(d_l), d_l numbers in the layer, makes that least, z^2 (sum_l c_l
+    sqrt(d_l))^2 in all, which is at most the noise for one clip at sqrt(sum_l c_l^2).
     """
 
     c: dict[str, float]
@@ -43,28 +47,37 @@ class LayerBounds:
     def clipped(self, v: Params) -> Params:
         """Return the layers scaled and clipped."""
         u = self.scaled(v)
-        return Params({k: Params({k: t}).clipped(self.a[k])[k] for k, t in u.items()}).as_released(v.released)
+        return Params({k: Params({k: t}).clipped(self.a[k])[k] for k, t in u.items()}).as_released(
+            v.released
+        )
 
     def unscaled(self, u: Params) -> Params:
         """Return scaled layers at their own size again, which is post-processing."""
         return times(u, {k: self.c[k] / self.a[k] for k in u})
 
     def with_bits(self, v: Params) -> Params:
-        """Return the clipped layers and, for each, whether it was within its bound: 1 or -1, scaled.
+        """Return the clipped layers and, for each, whether it was within its bound.
 
-        All together have norm 1 at most, so bits and layers are one release; a client that is absent counts as 0.
+        1 or -1, scaled.
+
+        All together have norm 1 at most, so bits and layers are one release; a client that is
+        absent counts as 0.
         """
-        bits = torch.tensor([1.0 if norm <= self.c[layer] else -1.0 for layer, norm in v.norms().items()])
+        bits = torch.tensor(
+            [1.0 if norm <= self.c[layer] else -1.0 for layer, norm in v.norms().items()]
+        )
         u = math.sqrt(1 - BITS) * self.clipped(v)
         return Params({**u, WITHIN: math.sqrt(BITS / len(v)) * bits}).as_released(v.released)
 
     def followed(self, u: Params) -> tuple[Params, dict[str, float]]:
         """Return the layers of a noisy mean of :meth:`with_bits` at their own size, and the next bounds.
 
-        These move towards the median of the norms (Andrew et al. 2021, Algorithm 1, layer by layer).
+        These move towards the median of the norms (Andrew et al. 2021, Algorithm 1, layer by
+        layer).
         """
         layers = Params({k: v for k, v in u.items() if k != WITHIN}).as_released(u.released)
-        share = (u[WITHIN] / math.sqrt(BITS / len(layers)) / 2).tolist()  # of clients within, less one half
+        # of clients within, less one half
+        share = (u[WITHIN] / math.sqrt(BITS / len(layers)) / 2).tolist()
         c = {k: self.c[k] * math.exp(-RATE * more) for k, more in zip(layers, share, strict=True)}
         return self.unscaled(layers / math.sqrt(1 - BITS)), c
 

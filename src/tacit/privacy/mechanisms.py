@@ -1,7 +1,7 @@
 """The only place where noise is drawn.
 
-Each mechanism owns its clip, weights, denominator and noise, and writes its ledger line before it draws. Its docstring
-says what the guarantee rests on.
+Each mechanism owns its clip, weights, denominator and noise, and writes its ledger line before it
+draws. Its docstring says what the guarantee rests on.
 """
 
 from __future__ import annotations
@@ -44,14 +44,28 @@ T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
 
-def _line(me: Client, what: str, unit: Unit, event: Any, relation: Relation = "add/remove") -> Release:
-    return Release(what, unit, me.id, "server", event, ((me.round, me.round),), relation=relation, noise=me.noise)
+def _line(
+    me: Client, what: str, unit: Unit, event: Any, relation: Relation = "zero-out"
+) -> Release:
+    return Release(
+        what,
+        unit,
+        me.id,
+        "server",
+        event,
+        ((me.round, me.round),),
+        relation=relation,
+        noise=me.noise,
+    )
 
 
-def gaussian(me: Client, what: str, value: Params, *, sensitivity: float, z: float, unit: Unit = "example") -> Params:
+def gaussian(
+    me: Client, what: str, value: Params, *, sensitivity: float, z: float, unit: Unit = "example"
+) -> Params:
     """Release a point with Gaussian noise of standard deviation ``z * sensitivity``.
 
-    Guarantee: adding or removing one unit moves ``value`` by at most ``sensitivity``; the caller has seen to that.
+    Guarantee: adding or removing one unit moves ``value`` by at most ``sensitivity``; the caller
+    has seen to that.
     """
     check_number("sensitivity", sensitivity, above=0)
     check_number("z", z, at_least=0)
@@ -74,10 +88,13 @@ def without_guarantee(me: Client, what: str, why: str) -> None:
 
 
 def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float) -> Params:
-    """Release a client's whole update, clipped to ``clip``, with noise ``z * clip``: protects the client.
+    """Release a client's whole update, clipped to ``clip``, with noise ``z * clip``.
 
-    Guarantee: with or without this client's data the release is a point of norm at most ``clip`` plus noise, so
-    adding or removing all of it (an absent client sends noise around zero) moves the point by at most ``clip``.
+    Protects the client.
+
+    Guarantee: with or without this client's data the release is a point of norm at most ``clip``
+    plus noise, so adding or removing all of it (an absent client sends noise around zero) moves the
+    point by at most ``clip``.
     """
     check_number("clip", clip, above=0)
     return gaussian(me, what, dx.clipped(clip), sensitivity=clip, z=z, unit="client")
@@ -87,10 +104,11 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
 class PrivateSteps:
     """Noisy sums over samples of a client's examples: the releases of DP-SGD (Abadi et al. 2016).
 
-    Guarantee: each example is in each sample independently with probability ``q`` (``law = "poisson"``), or a sample
-    is a share ``q`` of all examples without replacement (``"fixed"``); an example moves the sum by at most ``clip``,
-    and the noise on the sum is ``z * clip``; divisions afterwards are by constants. All ``steps`` releases are one
-    ledger line, written before the first; drawing more often than was written is refused.
+    Guarantee: each example is in each sample independently with probability ``q`` (``law =
+    "poisson"``), or a sample is a share ``q`` of all examples without replacement (``"fixed"``); an
+    example moves the sum by at most ``clip``, and the noise on the sum is ``z * clip``; divisions
+    afterwards are by constants. All ``steps`` releases are one ledger line, written before the
+    first; drawing more often than was written is refused.
     """
 
     me: Client
@@ -109,7 +127,9 @@ class PrivateSteps:
         me, event = self.me, Gaussian(float(self.z))
         sampling = Sampling.at(self.q, self.law)
         what, when = f"{me.task} dp-sgd".strip(), ((me.round, me.round),)
-        line = Release(what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise)
+        line = Release(
+            what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise
+        )
         me.release(line)
         self.draw, self.left = source(me.noise, me.rng), self.steps
 
@@ -132,7 +152,10 @@ class PrivateSteps:
 
 
 def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
-    """Return the ledger line of a noisy mean over a sample of clients: its law is the one that drew the sample."""
+    """Return the ledger line of a noisy mean over a sample of clients.
+
+    Its law is the one that drew the sample.
+    """
     law, n, sampling = sample.law, len(cohort.everyone), Sampling()
     if isinstance(law, Poisson):
         sampling = Sampling.at(law.q)
@@ -141,12 +164,24 @@ def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
     when, noise = ((sample.round, sample.round),), cohort.noise
     event = Gaussian(float(z))
     return Release(
-        f"{task} (mean)", "client", FEDERATION, "clients", event, when, 1, sampling, covers=task, noise=noise
+        f"{task} (mean)",
+        "client",
+        FEDERATION,
+        "clients",
+        event,
+        when,
+        1,
+        sampling,
+        covers=task,
+        noise=noise,
     )
 
 
 def mean_lines(cohort: Cohort, task: str, sample: Sample, z: float) -> list[Release]:
-    """Return the lines of a noisy mean over clients who are known to be in the sample: each pays for itself."""
+    """Return the lines of a noisy mean over clients who are known to be in the sample.
+
+    Each pays for itself.
+    """
     line = mean_line(cohort, task, sample, z)
     return [replace(line, owner=client, sampling=Sampling()) for client in sample.ids]
 
@@ -163,18 +198,25 @@ def gaussian_mean(
     noise_z: float | None = None,
     secret: bool = True,
 ) -> Params:
-    """Return the mean of the clients' points, clipped, with noise: protects clients from everybody but the server.
+    """Return the mean of the clients' points, clipped, with noise.
 
-    Guarantee: each point has norm at most ``clip``, so adding or removing one client moves the *sum* by at most
-    ``clip``; the noise on the sum is ``z * clip``; dividing by the constant ``out_of`` is post-processing. ``out_of``
-    must not depend on who replied, and points are never weighted. The law of the sample goes into the ledger, unless
-    the sample is not ``secret``: then everybody in it pays, whether they replied or not, and nothing is amplified.
-    ``noise_z`` above ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
+    Protects clients from everybody but the server.
+
+    Guarantee: each point has norm at most ``clip``, so adding or removing one client moves the
+    *sum* by at most ``clip``; the noise on the sum is ``z * clip``; dividing by the constant
+    ``out_of`` is post-processing. ``out_of`` must not depend on who replied, and points are never
+    weighted. The law of the sample goes into the ledger, unless the sample is not ``secret``: then
+    everybody in it pays, whether they replied or not, and nothing is amplified. ``noise_z`` above
+    ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
     """
     check_number("clip", clip, above=0)
     check_number("z", z, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
-    lines = [mean_line(cohort, task, replies.sample, z)] if secret else mean_lines(cohort, task, replies.sample, z)
+    lines = (
+        [mean_line(cohort, task, replies.sample, z)]
+        if secret
+        else mean_lines(cohort, task, replies.sample, z)
+    )
     for line in lines:
         cohort.release(line)
     draw = source(cohort.noise, cohort.rng("noise", task, t))
@@ -184,11 +226,22 @@ def gaussian_mean(
 
 
 def claimed_mean(
-    cohort: Cohort, replies: Replies[T], take: Callable[[T], Params], *, clip: float, sd: float, why: str
+    cohort: Cohort,
+    replies: Replies[T],
+    take: Callable[[T], Params],
+    *,
+    clip: float,
+    sd: float,
+    why: str,
 ) -> Params:
-    """Return a published mean whose noise proves nothing: the ledger says infinity for everybody, and why."""
+    """Return a published mean whose noise proves nothing.
+
+    The ledger says infinity for everybody, and why.
+    """
     task, t = replies.id.partition("@")[0], replies.sample.round
-    cohort.release(Release(f"{task} (mean)", "client", FEDERATION, "clients", NonPrivate(why), ((t, t),)))
+    cohort.release(
+        Release(f"{task} (mean)", "client", FEDERATION, "clients", NonPrivate(why), ((t, t),))
+    )
     total = weighted_sum((take(r).clipped(clip), 1.0) for r in replies)
     return public_noise(cohort, total, sd=sd, t=t) / len(replies)
 
@@ -199,8 +252,13 @@ def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
     return Params({k: v + normal_like(draw, v, sd) for k, v in x.items()})
 
 
-def laplace(me: Client, what: str, value: Array, *, sensitivity: float, epsilon: float) -> Released[Array]:
-    """Release numbers with Laplace noise of scale ``sensitivity / epsilon``; L1 sensitivity is the caller's."""
+def laplace(
+    me: Client, what: str, value: Array, *, sensitivity: float, epsilon: float
+) -> Released[Array]:
+    """Release numbers with Laplace noise of scale ``sensitivity / epsilon``.
+
+    L1 sensitivity is the caller's.
+    """
     check_number("epsilon", epsilon, above=0)
     me.release(_line(me, what, "example", Laplace(1.0 / epsilon)))
     u = source(me.noise, me.rng).uniform(value.size).reshape(value.shape) - 0.5
@@ -208,15 +266,22 @@ def laplace(me: Client, what: str, value: Array, *, sensitivity: float, epsilon:
     return Released(value + noise)
 
 
-def discrete_laplace(me: Client, what: str, counts: Array, *, epsilon: float, sensitivity: int = 1) -> Released[Array]:
-    """Release whole numbers with two-sided geometric noise: exact, and free of floating-point surprises.
+def discrete_laplace(
+    me: Client, what: str, counts: Array, *, epsilon: float, sensitivity: int = 1
+) -> Released[Array]:
+    """Release whole numbers with two-sided geometric noise.
 
-    Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity); an example changes one count by one.
+    Exact, and free of floating-point surprises.
+
+    Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity); an example changes
+    one count by one.
     """
     check_number("epsilon", epsilon, above=0)
     me.release(_line(me, what, "example", Pure(float(epsilon))))
     draw, rate = source(me.noise, me.rng), epsilon / sensitivity
-    up, down = (np.floor(np.log(1 - draw.uniform(counts.size)) / -rate).astype(np.int64) for _ in range(2))
+    up, down = (
+        np.floor(np.log(1 - draw.uniform(counts.size)) / -rate).astype(np.int64) for _ in range(2)
+    )
     return Released(counts + (up - down).reshape(counts.shape))
 
 
@@ -233,10 +298,12 @@ def exponential(
 
 
 def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussian") -> Array:
-    """Return, for each row of votes, the class with the most after noise. The caller writes the ledger line.
+    """Return, for each row of votes, the class with the most after noise.
 
-    One voter changes its vote: two counts change by one, so the L1 sensitivity is 2 and the L2 sensitivity sqrt 2.
-    A tie goes to the first class, but with noise there is none.
+    The caller writes the ledger line.
+
+    One voter changes its vote: two counts change by one, so the L1 sensitivity is 2 and the L2
+    sensitivity sqrt 2. A tie goes to the first class, but with noise there is none.
     """
     best: Array = (counts + _vote_noise(draw, counts, scale, kind)).argmax(1)
     return best
@@ -257,33 +324,50 @@ def vote_event(scale: float, kind: str) -> Event:
 
 
 def vote_line(voter: ClientId, how: str, queries: int, *, scale: float, kind: str) -> Release:
-    """Return the ledger line of a client's votes: its own vote, which the server counts, or its sub-teachers'."""
+    """Return the ledger line of a client's votes.
+
+    Its own vote, which the server counts, or its sub-teachers'.
+    """
     event, when = vote_event(scale, kind), ((0, 0),)
     if how == "vote":
         return Release("votes", "client", voter, "clients", event, when, queries, relation="either")
     return Release("votes", "example", voter, "server", event, when, queries)
 
 
-def noisy_votes(cohort: Cohort, replies: Replies[T], counts: Array, *, scale: float, kind: str) -> Array:
-    """Return the winners (PATE's noisy max) of votes that the server has counted: hides each voter from all others.
+def noisy_votes(
+    cohort: Cohort, replies: Replies[T], counts: Array, *, scale: float, kind: str
+) -> Array:
+    """Return the winners (PATE's noisy max) of votes that the server has counted.
 
-    Guarantee: a voter has one vote on each of the queries, which are public and the same whoever votes; whatever its
-    data are, or if it stays away, at most two counts of a query change, by one. That covers removal and replacement
-    of all of a client's data. The server has seen the votes: nothing is hidden from it.
+    Hides each voter from all others.
+
+    Guarantee: a voter has one vote on each of the queries, which are public and the same whoever
+    votes; whatever its data are, or if it stays away, at most two counts of a query change, by one.
+    That covers removal and replacement of all of a client's data. The server has seen the votes:
+    nothing is hidden from it.
     """
     check_number("scale", scale, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
     for client in replies.clients:
         line = vote_line(client, "vote", len(counts), scale=scale, kind=kind)
-        cohort.release(replace(line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task, noise=cohort.noise))
-    return noisy_max(source(cohort.noise, cohort.rng("votes", task, t)), counts, scale=scale, kind=kind)
+        cohort.release(
+            replace(
+                line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task, noise=cohort.noise
+            )
+        )
+    return noisy_max(
+        source(cohort.noise, cohort.rng("votes", task, t)), counts, scale=scale, kind=kind
+    )
 
 
-def noisy_counts(me: Client, what: str, counts: Array, *, scale: float, kind: str) -> Released[Array]:
+def noisy_counts(
+    me: Client, what: str, counts: Array, *, scale: float, kind: str
+) -> Released[Array]:
     """Release how many of a client's sub-teachers are for each class, query by query, with noise.
 
-    Guarantee: which sub-teacher learns from an example depends on that example alone, so adding or removing one
-    changes one sub-teacher, and with it at most two counts of each query, by one. Replacing one may change two.
+    Guarantee: which sub-teacher learns from an example depends on that example alone, so adding or
+    removing one changes one sub-teacher, and with it at most two counts of each query, by one.
+    Replacing one may change two.
     """
     check_number("scale", scale, at_least=0)
     line = vote_line(me.id, "sub-teachers", len(counts), scale=scale, kind=kind)
@@ -293,12 +377,14 @@ def noisy_counts(me: Client, what: str, counts: Array, *, scale: float, kind: st
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """Geometric updates of a clip towards a quantile of the norms (Andrew et al. 2021, Algorithm 1).
+    """Geometric updates of a clip towards a quantile of the norms (Andrew et al.
 
-    Each client sends one bit, whether its norm is below the clip. Bits are centred, so one client moves their sum by
-    one half, and the sum gets noise sigma_b, a twentieth of the expected clients but at least ``z``. Bits and update
-    are one joint release: the update's noise multiplier is raised to (z^-2 - (2 sigma_b)^-2)^(-1/2), so that both
-    together cost what ``z`` alone would.
+    2021, Algorithm 1).
+
+    Each client sends one bit, whether its norm is below the clip. Bits are centred, so one client
+    moves their sum by one half, and the sum gets noise sigma_b, a twentieth of the expected clients
+    but at least ``z``. Bits and update are one joint release: the update's noise multiplier is
+    raised to (z^-2 - (2 sigma_b)^-2)^(-1/2), so that both together cost what ``z`` alone would.
     """
 
     z: float
@@ -324,7 +410,10 @@ class AdaptiveClip:
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
-    """Return rows with Euclidean norm at most ``bound``; a row that is not finite counts for nothing."""
+    """Return rows with Euclidean norm at most ``bound``.
+
+    A row that is not finite counts for nothing.
+    """
     norms = torch.linalg.vector_norm(rows.flatten(1), dim=1)
     scale = torch.where(norms <= bound, 1.0, bound * (1 - 1e-6) / norms)
     scale = torch.where(norms.isfinite(), scale, 0.0)

@@ -24,9 +24,13 @@ class FromOS:
     """The operating system's cryptographic generator."""
 
     def uniform(self, n: int) -> Array:
-        """Return numbers in (0, 1), each of 52 random bits; never 0 or 1, so that a logarithm may follow."""
+        """Return numbers in (0, 1), each of 52 random bits.
+
+        Never 0 or 1, so that a logarithm may follow.
+        """
         bits = np.frombuffer(os.urandom(8 * n), np.uint64) >> np.uint64(12)
-        return (bits.astype(np.float64) + 0.5) * 2.0**-52  # exact: with 53 bits the largest would round to 1
+        # exact: with 53 bits the largest would round to 1
+        return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
     def normal(self, n: int) -> Array:
         """Return standard normal numbers (Box and Muller 1958)."""
@@ -58,4 +62,9 @@ def source(noise: str, rng: np.random.Generator) -> Source:
 
 def normal_like(draw: Source, like: Tensor, sd: float) -> Tensor:
     """Return Gaussian noise of a tensor's shape."""
-    return torch.from_numpy(sd * draw.normal(like.numel())).to(like.dtype).reshape(like.shape).to(like.device)
+    return (
+        torch.from_numpy(sd * draw.normal(like.numel()))
+        .to(like.dtype)
+        .reshape(like.shape)
+        .to(like.device)
+    )

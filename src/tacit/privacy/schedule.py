@@ -22,7 +22,10 @@ Schedule = Literal["constant", "harmonic"]
 
 @dataclass(frozen=True)
 class Turns:
-    """In each round ``k`` clients of a pool, by lot; if it is fair, of those that had the fewest turns so far."""
+    """In each round ``k`` clients of a pool, by lot.
+
+    If it is fair, of those that had the fewest turns so far.
+    """
 
     pool: Sequence[ClientId]
     k: int
@@ -31,7 +34,10 @@ class Turns:
     most: int = 0  # turns of one client, if it is fair; 0: no limit
 
     def drawn(self, lots: Sequence[Array]) -> list[list[ClientId]]:
-        """Return who takes part in each round; a round's lots are in the order of the pool, and the least win."""
+        """Return who takes part in each round.
+
+        A round's lots are in the order of the pool, and the least win.
+        """
         taken, plan = Counter[ClientId](), []
         for round_lots in lots:
             lot = dict(zip(self.pool, round_lots, strict=True))
@@ -42,7 +48,9 @@ class Turns:
         return plan
 
     def at_most(self) -> int:
-        """Return how many turns a client can have, if it is fair: no two clients' differ by more than one.
+        """Return how many turns a client can have, if it is fair.
+
+        No two clients' differ by more than one.
 
         >>> Turns(["a", "b", "c"], 2, rounds=4).at_most()
         3
@@ -52,7 +60,9 @@ class Turns:
 
 
 def mu_in_round(mu: float, k: int, K: int, schedule: Schedule) -> float:
-    """Return mu_k of a client's k-th round of K, with sum mu_k^2 = mu^2: the same in each, or mu_k^2 ~ 1/k.
+    """Return mu_k of a client's k-th round of K, with sum mu_k^2 = mu^2.
+
+    The same in each, or mu_k^2 ~ 1/k.
 
     >>> mu_in_round(2.0, 1, 4, "constant")
     1.0
@@ -61,18 +71,23 @@ def mu_in_round(mu: float, k: int, K: int, schedule: Schedule) -> float:
 
 
 @lru_cache(maxsize=256)
-def noise_beside(mu: float, share: float, K: int, P: int, q: float, delta: float) -> tuple[float, float]:
-    """Return two noise multipliers: of P steps on samples of rate q, and of one release beside them, in K rounds.
+def noise_beside(
+    mu: float, share: float, K: int, P: int, q: float, delta: float
+) -> tuple[float, float]:
+    """Return two noise multipliers.
 
-    Together they cost the epsilon of mu. The release gets ``share`` of mu^2, the steps what is left of epsilon.
+    Of P steps on samples of rate q, and of one release beside them, in K rounds.
+
+    Together they cost the epsilon of mu. The release gets ``share`` of mu^2, the steps what is left
+    of epsilon.
     """
     epsilon, z_release = gdp_epsilon(mu, delta), math.sqrt(K / share) / mu
     z = noise_for(gdp_epsilon(mu * math.sqrt(1 - share), delta), K * P, q, delta=delta)
-    release: Part = (Gaussian(z_release), Sampling(), "add/remove")
+    release: Part = (Gaussian(z_release), Sampling(), "zero-out")
 
     def cost(z: float) -> float:
-        step: Part = (Gaussian(z), Sampling.at(q), "add/remove")
-        return bill_epsilon(frozenset({(release, K), (step, K * P)}), "add/remove", delta, 1e-3)
+        step: Part = (Gaussian(z), Sampling.at(q), "zero-out")
+        return bill_epsilon(frozenset({(release, K), (step, K * P)}), "zero-out", delta, 1e-3)
 
     while cost(z) > epsilon * (1 + 1e-9):
         z *= 1.01

@@ -1,4 +1,7 @@
-"""Pictures: accuracy over rounds or swept numbers, and who holds what. Matplotlib is imported when one is drawn."""
+"""Pictures: accuracy over rounds or swept numbers, and who holds what.
+
+Matplotlib is imported when one is drawn.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +43,30 @@ def _save(figure: Any, stem: Path) -> list[Path]:
 
 
 def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = "") -> list[Path]:
-    """Draw accuracy over rounds, one line per method with a band of one standard deviation; PNG and SVG."""
+    """Draw accuracy over rounds, one line per method with a band of one standard deviation.
+
+    PNG and SVG.
+    """
     figure, axes = _axes(7.5, 4.5)
     for label, repeats in runs.items():
-        curves = [{m["round"]: m["accuracy"] for m in r.metrics if m["accuracy"] is not None} for r in repeats]
+        curves = [
+            {m["round"]: m["accuracy"] for m in r.metrics if m["accuracy"] is not None}
+            for r in repeats
+        ]
         rounds = sorted(set.intersection(*(set(c) for c in curves)))
         table = 100 * np.array([[c[t] for t in rounds] for c in curves])
         middle, spread = table.mean(0), table.std(0)
-        personal = bool(repeats[0].final.get("personal"))  # on the clients' own data, so not comparable: dashed
-        style = {"linestyle": "--" if personal else "-", "marker": "o" if len(rounds) < 30 else None, "markersize": 3}
+        # on the clients' own data, so not comparable: dashed
+        personal = bool(repeats[0].final.get("personal"))
+        style = {
+            "linestyle": "--" if personal else "-",
+            "marker": "o" if len(rounds) < 30 else None,
+            "markersize": 3,
+        }
         (line,) = axes.plot(rounds, middle, label=label + " (own data)" * personal, **style)
-        axes.fill_between(rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.fill_between(
+            rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0
+        )
     axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 101), title=title)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
@@ -58,11 +74,15 @@ def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = ""
     return _save(figure, stem)
 
 
-def draw_epsilon(curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, unit: str) -> list[Path]:
+def draw_epsilon(
+    curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, unit: str
+) -> list[Path]:
     """Draw epsilon over rounds or steps."""
     figure, axes = _axes(7.0, 4.0)
     for label, curve in curves.items():
-        axes.plot([t for t, _ in curve], [e for _, e in curve], label=label, marker="o", markersize=3)
+        axes.plot(
+            [t for t, _ in curve], [e for _, e in curve], label=label, marker="o", markersize=3
+        )
     axes.set(xlabel=unit, ylabel="epsilon", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
@@ -70,21 +90,28 @@ def draw_epsilon(curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, 
 
 
 def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -> list[Path]:
-    """Draw accuracy over the first swept field with error bars of one standard deviation; PNG and SVG.
+    """Draw accuracy over the first swept field with error bars of one standard deviation.
 
-    A line for each method and each value of the other fields; dashed, what the methods measure of themselves.
+    PNG and SVG.
+
+    A line for each method and each value of the other fields; dashed, what the methods measure of
+    themselves.
     """
     figure, axes = _axes(7.5, 4.5)
     field = next(iter(rows[0][0].values))
     lines: dict[str, list[tuple[float, Row]]] = {}
     for point, row in rows:
         rest = ", ".join(f"{k} = {v:g}" for k, v in point.values.items() if k != field)
-        lines.setdefault(point.word + (f", {rest}" if rest else ""), []).append((point.values[field], row))
+        lines.setdefault(point.word + (f", {rest}" if rest else ""), []).append(
+            (point.values[field], row)
+        )
     for label, line in lines.items():
         bars = _bars(axes, [(x, r.accuracy) for x, r in line], label=label)
         for name in line[0][1].measured:
             measured = [(x, r.measured.get(name, [])) for x, r in line]
-            _bars(axes, measured, label=f"{label}: {name}", linestyle="--", color=bars[0].get_color())
+            _bars(
+                axes, measured, label=f"{label}: {name}", linestyle="--", color=bars[0].get_color()
+            )
     places = [point.values[field] for point, _ in rows]
     if min(places) > 0 and max(places) > 30 * min(places):
         axes.set_xscale("log")
@@ -99,7 +126,9 @@ def _bars(axes: Any, points: Sequence[tuple[float, Sequence[float]]], **style: A
     there = sorted((x, 100 * np.array(values)) for x, values in points if len(values))
     middles = [values.mean() for _, values in there]
     spreads = [values.std(ddof=1) if len(values) > 1 else 0.0 for _, values in there]
-    return axes.errorbar([x for x, _ in there], middles, spreads, marker="o", markersize=4, capsize=3, **style)
+    return axes.errorbar(
+        [x for x, _ in there], middles, spreads, marker="o", markersize=4, capsize=3, **style
+    )
 
 
 def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "") -> list[Path]:
@@ -109,7 +138,9 @@ def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "
     if clients <= 60 and kinds <= 60:
         at = np.argwhere(counts)
         sizes = counts[counts > 0]
-        axes.scatter(at[:, 0], at[:, 1], s=220 * sizes / max(counts.max(), 1), c=at[:, 1], cmap="turbo")
+        axes.scatter(
+            at[:, 0], at[:, 1], s=220 * sizes / max(counts.max(), 1), c=at[:, 1], cmap="turbo"
+        )
         axes.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, kinds - 0.3))
     else:
         axes.imshow(counts.T, aspect="auto", origin="lower", cmap="magma", interpolation="nearest")
@@ -135,12 +166,17 @@ def text_split(counts: Array, most: int = 40) -> str:
     return "\n".join(["client  classes", *rows, *more])
 
 
-def draw_sheet(x: Tensor, y: Tensor, classes: Sequence[str], stem: Path, each: int = 12) -> list[Path]:
+def draw_sheet(
+    x: Tensor, y: Tensor, classes: Sequence[str], stem: Path, each: int = 12
+) -> list[Path]:
     """Draw a few examples of every class, a row for each; nothing where they are not images."""
     if x.dim() != 4:
         return []
     figure, axes = _axes(0.5 * each + 1, 0.5 * len(classes))
-    rows = [x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0) for c in range(len(classes))]
+    rows = [
+        x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0)
+        for c in range(len(classes))
+    ]
     height, width = x.shape[2:]
     sheet = np.ones((len(classes) * height, each * width, 3))
     for c, images in enumerate(rows):
@@ -148,5 +184,7 @@ def draw_sheet(x: Tensor, y: Tensor, classes: Sequence[str], stem: Path, each: i
             tile = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
             sheet[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
     axes.imshow(sheet.clip(0, 1), interpolation="nearest")
-    axes.set(xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes)
+    axes.set(
+        xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes
+    )
     return _save(figure, stem)

@@ -16,10 +16,20 @@ if TYPE_CHECKING:
 def comparison_table(rows: Sequence[Row]) -> str:
     """Return a comparison as aligned text: accuracy, privacy and cost, one line per method.
 
-    The shared model's accuracy is on the whole test set; a personal method has none, only the clients' own. Epsilon is
-    against the server, for an example and for a client, and for a client against whoever gets the model.
+    The shared model's accuracy is on the whole test set; a personal method has none, only the
+    clients' own. Epsilon is against the server, for an example and for a client, and for a client
+    against whoever gets the model.
     """
-    head = ["method", "accuracy %", "own data %", "eps example", "eps client", "client/public", "MB up", "seconds"]
+    head = [
+        "method",
+        "accuracy %",
+        "own data %",
+        "eps example",
+        "eps client",
+        "client/public",
+        "MB up",
+        "seconds",
+    ]
     body = [
         [
             r.method,
@@ -37,8 +47,14 @@ def comparison_table(rows: Sequence[Row]) -> str:
 
 
 def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
-    """Return a sweep as aligned text: where, accuracy, what the methods measure of themselves, epsilon of what."""
-    over, also = list(rows[0][0].values), list(dict.fromkeys(k for _, r in rows for k in r.measured))
+    """Return a sweep as aligned text.
+
+    Where, accuracy, what the methods measure of themselves, epsilon of what.
+    """
+    over, also = (
+        list(rows[0][0].values),
+        list(dict.fromkeys(k for _, r in rows for k in r.measured)),
+    )
     head = ["method", *over, "accuracy %", *(f"{k} %" for k in also), "eps", "for", "seconds"]
     body = [
         [
@@ -56,14 +72,26 @@ def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
-    """Return rows as columns of equal width, the first to the left and the others to the right; then remarks."""
+    """Return rows as columns of equal width, the first to the left and the others to the right.
+
+    Then remarks.
+    """
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
         for row in table
     ]
     rule = "-" * len(lines[0])
-    lines = [f"{line}  {remark}" for line, remark in zip(lines, remarks, strict=True)] if remarks else lines
+    lines = (
+        [f"{line}  {remark}" for line, remark in zip(lines, remarks, strict=True)]
+        if remarks
+        else lines
+    )
     return "\n".join([lines[0], rule, *lines[1:]])
 
 

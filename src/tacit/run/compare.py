@@ -1,4 +1,7 @@
-"""Several methods on the same split, seeds and sampled clients, repeated; a table of means and deviations."""
+"""Several methods on the same split, seeds and sampled clients, repeated.
+
+A table of means and deviations.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class Comparison:
         """Return every run as (folder name, experiment), repeat by repeat."""
         seeds = [self.setting.seed + r for r in range(self.repeats)]
         return [
-            (f"{word.replace(':', '-')}-s{seed}", Experiment(method_from_spec(word), replace(self.setting, seed=seed)))
+            (
+                f"{word.replace(':', '-')}-s{seed}",
+                Experiment(method_from_spec(word), replace(self.setting, seed=seed)),
+            )
             for seed in seeds
             for word in self.methods
         ]
@@ -96,7 +102,9 @@ def compare(
     :func:`tacit.run.conduct.run`. The result has one :class:`Row` for each method in ``rows``.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):
-        raise BadInput(f"methods = {methods!r}: must be a list of words, such as ['fedavg', 'scaffold:rounds=5']")
+        raise BadInput(
+            f"methods = {methods!r}: must be a list of words, such as ['fedavg', 'scaffold:rounds=5']"
+        )
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
     first = method_from_spec([*methods, "fedavg"][0])  # an empty list is refused below
@@ -105,16 +113,24 @@ def compare(
 
 
 def start_comparison(
-    plan: Comparison, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+    plan: Comparison,
+    *,
+    out: Path | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
 ) -> Compared:
     """Start a comparison in a new folder."""
     if dataset is None:
         dataset = data_room.load(plan.setting.data)
-        plan = replace(plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data)))
+        plan = replace(
+            plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
+        )
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():
-        raise BadInput(f"out = '{folder}': there is a run or comparison; `tacit resume {folder}` continues it")
+        raise BadInput(
+            f"out = '{folder}': there is a run or comparison; `tacit resume {folder}` continues it"
+        )
     write_plan(plan, folder / FILE)
     return resume_comparison(folder, dataset=dataset, watch=watch)
 
@@ -135,12 +151,19 @@ def write_plan(plan: Any, file: Path) -> None:
         raise BadInput(f"out = '{file.parent}': cannot be written ({e.strerror})") from None
 
 
-def resume_comparison(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Compared:
+def resume_comparison(
+    folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Compared:
     """Run what is not finished yet; what is finished is read, not repeated."""
     plan = read_comparison(folder)
-    dataset = dataset or data_again(plan.setting.data, "tacit.run.compare.resume_comparison(folder, dataset=...)")
+    dataset = dataset or data_again(
+        plan.setting.data, "tacit.run.compare.resume_comparison(folder, dataset=...)"
+    )
     run_all(folder, plan.experiments(), dataset, watch or Nobody())
-    return Compared(folder, [row(word, [Run(folder / n) for n, _ in plan.runs_of(word)]) for word in plan.methods])
+    return Compared(
+        folder,
+        [row(word, [Run(folder / n) for n, _ in plan.runs_of(word)]) for word in plan.methods],
+    )
 
 
 def run_all(
@@ -150,9 +173,12 @@ def run_all(
     watch: Watcher,
     forgive: tuple[type[TacitError], ...] = (),
 ) -> dict[str, TacitError]:
-    """Run what is not finished yet; return what stopped a run and is forgiven, by the name of its folder.
+    """Run what is not finished yet.
 
-    Several processes may do this at once: a run that another one works on is left to it and looked at again later.
+    Return what stopped a run and is forgiven, by the name of its folder.
+
+    Several processes may do this at once: a run that another one works on is left to it and looked
+    at again later.
     """
     waiting, stopped, since = deque(runs), {}, 0
     while waiting:
@@ -196,7 +222,8 @@ def read_comparison(folder: Path) -> Comparison:
 def row(word: str, runs: Sequence[Run]) -> Row:
     """Return the results of one method over its repeats."""
     lines = [r.metrics for r in runs]
-    finals = [r.final for r in runs if r.final]  # none where a run stopped before its first round was over
+    # none where a run stopped before its first round was over
+    finals = [r.final for r in runs if r.final]
     first = finals[0] if finals else {}
     return Row(
         method=word,
@@ -216,5 +243,7 @@ def with_common(word: str, common: dict[str, Any]) -> str:
     """Add settings shared by all methods to a method word, where the method has them and the word does not."""
     known = {f.name for f in fields(method_from_spec(word))}
     given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
-    extra = [f"{k}={v}" for k, v in common.items() if k.partition(".")[0] in known and k not in given]
+    extra = [
+        f"{k}={v}" for k, v in common.items() if k.partition(".")[0] in known and k not in given
+    ]
     return word + ("," if ":" in word else ":") * bool(extra) + ",".join(extra)

@@ -1,4 +1,7 @@
-"""Conduct an experiment: data, network, engine, method, evaluation and checkpoints, in a run directory."""
+"""Conduct an experiment.
+
+Data, network, engine, method, evaluation and checkpoints, in a run directory.
+"""
 
 from __future__ import annotations
 
@@ -111,11 +114,12 @@ def run(
 ) -> Run:
     """Run a method and return its finished :class:`Run`.
 
-    ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists its settings) or an
-    instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out`` the folder of the run, a new one in
-    ``runs/`` by default; ``watch`` is told how it goes. The other keywords are the fields of
-    :class:`tacit.run.experiment.Setting`: split, clients, model, seed, eval_every, delta, budget, compress, noise,
-    workers, device. What cannot be used is refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
+    ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
+    its settings) or an instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out``
+    the folder of the run, a new one in ``runs/`` by default; ``watch`` is told how it goes. The
+    other keywords are the fields of :class:`tacit.run.experiment.Setting`: split, clients, model,
+    seed, eval_every, delta, budget, compress, noise, workers, device. What cannot be used is
+    refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
     """
     method = as_method(method)
     dataset = data if isinstance(data, Dataset) else None
@@ -125,7 +129,11 @@ def run(
 
 
 def start(
-    experiment: Experiment, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+    experiment: Experiment,
+    *,
+    out: Path | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
 ) -> Run:
     """Start an experiment in a new run directory."""
     plan = Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
@@ -133,10 +141,15 @@ def start(
     return plan.conduct(RunDir.create(folder, plan.experiment), watch or Nobody())
 
 
-def resume(folder: str | Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Run:
-    """Continue the run in ``folder`` from its last checkpoint; one that is finished is left as it is.
+def resume(
+    folder: str | Path, *, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Run:
+    """Continue the run in ``folder`` from its last checkpoint.
 
-    ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset` of your own.
+    One that is finished is left as it is.
+
+    ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset`
+    of your own.
     """
     directory = RunDir.open(Path(folder))
     experiment = directory.experiment()
@@ -187,14 +200,24 @@ class Plan:
                 f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
                 "the number of clients"
             )
-        experiment = replace(experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed))
+        experiment = replace(
+            experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
+        )
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         warn_of_delta(s.delta, federation.sizes())
-        resolved = replace(s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients))
+        resolved = replace(
+            s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients)
+        )
         device = _device(s.device)
         workers = processors() if s.workers == "auto" else s.workers
         experiment = replace(experiment, setting=resolved)
-        return cls(experiment, federation, model, device, 1 if device == "cuda" and s.workers == "auto" else workers)
+        return cls(
+            experiment,
+            federation,
+            model,
+            device,
+            1 if device == "cuda" and s.workers == "auto" else workers,
+        )
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""
@@ -205,9 +228,14 @@ class Plan:
         return make_engine(self.world(directory, approve), self.workers)
 
     def world(self, directory: RunDir, approve: Callable[[Ledger], None]) -> World:
-        """Return what a process needs to be any client; they keep the budget, where it is against the server."""
+        """Return what a process needs to be any client.
+
+        They keep the budget, where it is against the server.
+        """
         setting, (_, observer) = self.experiment.setting, protects(self.experiment.method)
-        at_clients = {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
+        at_clients = (
+            {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
+        )
         return World(
             self.federation,
             self.model,
@@ -222,7 +250,9 @@ class Plan:
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Evaluate on the test set."""
-        return evaluate(self.experiment.method, s, engine, self.federation, max(1, self.workers)).line()
+        return evaluate(
+            self.experiment.method, s, engine, self.federation, max(1, self.workers)
+        ).line()
 
 
 class Venue(Protocol):
@@ -240,7 +270,9 @@ def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
     """Run from the last checkpoint, or from the start, to the end."""
     directory.lock()
     setting, (unit, observer) = venue.experiment.setting, protects(venue.experiment.method)
-    approve = partial(privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta)
+    approve = partial(
+        privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta
+    )
     x0 = params_of(venue.model)
     try:
         with closing(venue.engine(directory, approve)) as engine:
@@ -256,9 +288,12 @@ def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
 def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
     saved, accepted = directory.checkpoint() or (s, {})
     if not _alike(saved, s):
-        raise BadInput(f"'{directory.folder}': its checkpoint is not of the method and network in config.toml")
+        raise BadInput(
+            f"'{directory.folder}': its checkpoint is not of the method and network in config.toml"
+        )
     s = saved
-    engine.restore(accepted, directory.ledger())  # a kill before the first checkpoint leaves releases, too
+    # a kill before the first checkpoint leaves releases, too
+    engine.restore(accepted, directory.ledger())
     directory.drop_metrics_after(s.round)
     engine.on_release, engine.on_answer = directory.record, watch.answered
     recorder = Recorder(venue, engine, directory, watch)
@@ -280,7 +315,10 @@ class Recorder:
     last: Any = None
 
     def step(self, s: Any) -> None:
-        """Evaluate and save a new state. Metrics first: a line without its checkpoint is dropped on resume."""
+        """Evaluate and save a new state. Metrics first.
+
+        A line without its checkpoint is dropped on resume.
+        """
         if s.round == 0:  # a step on the way to the first round
             self._save(s)
             return
@@ -318,22 +356,36 @@ class Recorder:
         method, delta = self.venue.experiment.method, self.venue.experiment.setting.delta
         unit, observer = protects(method)
         quick = s.round < method.rounds
-        spent = privacy.by_owner(self.engine.ledger, unit=unit, observer=observer, delta=delta, quick=quick)
-        groups = {name: [spent.get(i, math.inf) for i in ids] for name, ids in method.groups(s.sizes).items() if ids}
+        spent = privacy.by_owner(
+            self.engine.ledger, unit=unit, observer=observer, delta=delta, quick=quick
+        )
+        groups = {
+            name: [spent.get(i, math.inf) for i in ids]
+            for name, ids in method.groups(s.sizes).items()
+            if ids
+        }
         return {name: {"clients": len(each), "epsilon": max(each)} for name, each in groups.items()}
 
     def _epsilon(self, delta: float, *, last: bool) -> dict[str, float]:
-        """Return epsilon for every unit and observer: an upper bound on the way, the refined certificate at the end."""
+        """Return epsilon for every unit and observer.
+
+        An upper bound on the way, the refined certificate at the end.
+        """
         ledger = self.engine.ledger
         return {
-            f"{unit}/{observer}": privacy.epsilon(ledger, unit=unit, observer=observer, delta=delta, quick=not last)
+            f"{unit}/{observer}": privacy.epsilon(
+                ledger, unit=unit, observer=observer, delta=delta, quick=not last
+            )
             for unit in privacy.UNITS
             for observer in privacy.OBSERVERS
         }
 
 
 def protects(method: Any) -> tuple[Unit, Observer]:
-    """Return what a method's guarantee is about: examples against the server, unless it says otherwise."""
+    """Return what a method's guarantee is about.
+
+    Examples against the server, unless it says otherwise.
+    """
     whom: tuple[Unit, Observer] = getattr(method, "protects", ("example", "server"))
     return whom
 
@@ -343,13 +395,16 @@ def calibrated(method: Any, sizes: Mapping[ClientId, int], delta: float, sample_
     sgd = getattr(method, "sgd", None)
     if sgd is None or not sgd.epsilon:
         return method
-    # Where the sample is a secret, noise that depends on it would tell of it: everybody is taken to be in every round.
+    # Where the sample is a secret, noise that depends on it would tell of it: everybody is taken to
+    # be in every round.
     per_round = getattr(method, "per_round", 0) if protects(method)[1] == "server" else 0
     times = participations(tuple(sizes), per_round, method.rounds, sample_seed)
     bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in sizes.items() if times[c]}
     z = 0.0 if sgd.z == type(method)().sgd.z else sgd.z
     if z:  # one that was solved before, as in the config.toml of a run, or one that contradicts
-        _check_noise(z, max(privacy.spend(z, steps, q, delta=delta) for steps, q in bills), sgd.epsilon)
+        _check_noise(
+            z, max(privacy.spend(z, steps, q, delta=delta) for steps, q in bills), sgd.epsilon
+        )
     for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
         if z == 0 or privacy.spend(z, steps, q, delta=delta) > sgd.epsilon:
             z = privacy.noise_for(sgd.epsilon, steps, q, delta=delta)
@@ -364,7 +419,9 @@ def _check_noise(z: float, spent: float, epsilon: float) -> None:
         )
 
 
-def participations(everyone: Sequence[str], per_round: int, rounds: int, sample_seed: int) -> Counter[str]:
+def participations(
+    everyone: Sequence[str], per_round: int, rounds: int, sample_seed: int
+) -> Counter[str]:
     """Return how often each client will be sampled, which does not depend on any data."""
     draws = (some(per_round).pick(everyone, sample_rng(sample_seed, t)) for t in range(rounds))
     return Counter(client for draw in draws for client in draw)
@@ -374,7 +431,10 @@ def _alike(saved: Any, fresh: Any) -> bool:
     """Tell whether two states are of the same kind, with a shared model of the same shape, where it begins with one."""
     if isinstance(saved, type(fresh)) and not fresh.x:
         return True
-    shapes = [{k: v.shape for k, v in s.x.items()} if isinstance(s, type(fresh)) else None for s in (saved, fresh)]
+    shapes = [
+        {k: v.shape for k, v in s.x.items()} if isinstance(s, type(fresh)) else None
+        for s in (saved, fresh)
+    ]
     return shapes[0] == shapes[1]
 
 
@@ -383,14 +443,17 @@ def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
     smallest = min(sizes.values())
     if delta >= 1 / smallest:
         print(
-            f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client", file=sys.stderr
+            f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client",
+            file=sys.stderr,
         )
 
 
 def _check_groups(method: Any, federation: Federation, split: str) -> None:
     """Refuse a split without the public set or the kinds of clients that a method needs."""
     if getattr(method, "needs_public", False) and federation.split.public is None:
-        raise BadInput(f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it")
+        raise BadInput(
+            f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it"
+        )
     if hasattr(method, "groups"):
         method.groups(federation.sizes())
 

@@ -1,4 +1,7 @@
-"""What a method will have spent when it is done, before it runs: its ledger, from public facts only."""
+"""What a method will have spent when it is done, before it runs.
+
+Its ledger, from public facts only.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,41 @@ def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:
     plan = plan or Plan.of(experiment)
     method, federation = plan.experiment.method, plan.federation
     times = participations(
-        federation.everyone, getattr(method, "per_round", 0), method.rounds, plan.experiment.setting.seed
+        federation.everyone,
+        getattr(method, "per_round", 0),
+        method.rounds,
+        plan.experiment.setting.seed,
     )
     if hasattr(method, "releases"):
         return Ledger(method.releases(federation.sizes(), times, plan.experiment.setting.delta))
     sgd = getattr(method, "sgd", None)
-    lines = [line for c, n in federation.sizes().items() if sgd for line in sgd.lines(c, n, times[c])]
+    lines = [
+        line for c, n in federation.sizes().items() if sgd for line in sgd.lines(c, n, times[c])
+    ]
     return Ledger(lines or [unnoised(name_of(method), c) for c in federation.everyone])
 
 
 def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, float]]:
-    """Return (rounds, epsilon) for growing numbers of rounds of the same noise: how the cost adds up."""
+    """Return (rounds, epsilon) for growing numbers of rounds of the same noise.
+
+    How the cost adds up.
+    """
     plan = Plan.of(experiment)
     ledger, rounds = predicted(experiment, plan), plan.experiment.method.rounds
     unit, observer = protects(plan.experiment.method)
     marks = sorted({max(1, round(rounds * k / points)) for k in range(1, points + 1)})
     delta = plan.experiment.setting.delta
     return [
-        (t, privacy.epsilon(_until(ledger, Fraction(t, rounds)), unit=unit, observer=observer, delta=delta, quick=True))
+        (
+            t,
+            privacy.epsilon(
+                _until(ledger, Fraction(t, rounds)),
+                unit=unit,
+                observer=observer,
+                delta=delta,
+                quick=True,
+            ),
+        )
         for t in marks
     ]
 
@@ -56,6 +76,11 @@ def _before(line: Release, end: int) -> Release:
 
 
 def claims(method: Any, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-    """Return what a method's paper claims, as (accountant, epsilon, remark); nothing here certifies."""
-    found: list[tuple[str, float, str]] = method.claims(sizes, delta) if hasattr(method, "claims") else []
+    """Return what a method's paper claims, as (accountant, epsilon, remark).
+
+    Nothing here certifies.
+    """
+    found: list[tuple[str, float, str]] = (
+        method.claims(sizes, delta) if hasattr(method, "claims") else []
+    )
     return found

@@ -1,4 +1,7 @@
-"""How good a state is: on the whole test set, for each class, and for each client on its own test data."""
+"""How good a state is.
+
+On the whole test set, for each class, and for each client on its own test data.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ class Evaluation:
     def line(self) -> dict[str, Any]:
         """Return what goes into metrics.jsonl; single clients only where there are not too many."""
         own = np.array(list(self.per_client.values()) or [np.nan])
-        summary = {"mean": own.mean(), "std": own.std(), "worst": own.min()} if self.per_client else {}
+        summary = (
+            {"mean": own.mean(), "std": own.std(), "worst": own.min()} if self.per_client else {}
+        )
         return {
             "accuracy": self.accuracy,
             "loss": self.loss,
@@ -82,7 +87,9 @@ def score_own(me: Client, method: Any, s: Any) -> Reply[Scored]:
     return Reply(score_with(me, method.predictor(me, s)))
 
 
-def evaluate(method: Method, s: Any, engine: Engine, federation: Federation, parts: int) -> Evaluation:
+def evaluate(
+    method: Method, s: Any, engine: Engine, federation: Federation, parts: int
+) -> Evaluation:
     """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel."""
     while hasattr(s, "inner"):  # a method that prepares the ground for another one
         method, s = method.inner, s.inner  # type: ignore[attr-defined]
@@ -95,25 +102,37 @@ def evaluate(method: Method, s: Any, engine: Engine, federation: Federation, par
     right = predicted == federation.dataset.test.y.numpy()
     owners = dict(zip(federation.everyone, federation.split.test, strict=True))
     if federation.split.relabel is not None:
-        owners = {}  # a shared model cannot know a client's private label order, so its own accuracy means nothing
+        # a shared model cannot know a client's private label order, so its own accuracy means
+        # nothing
+        owners = {}
     per_client = {i: float(right[rows].mean()) for i, rows in owners.items() if len(rows)}
     loss = sum(part.loss for part in scored.values()) / len(right)
     return Evaluation(float(right.mean()), loss, False, _per_class(right, federation), per_client)
 
 
 def _personal(method: Method, s: Any, engine: Engine, federation: Federation) -> Evaluation:
-    clients = [i for i, rows in zip(federation.everyone, federation.split.test, strict=True) if len(rows)]
+    clients = [
+        i for i, rows in zip(federation.everyone, federation.split.test, strict=True) if len(rows)
+    ]
     scored = engine.look(score_own(method=method, s=s), clients, s.round)
-    right = {i: scored[i].predicted.numpy() == federation.test(i).examples.y.numpy() for i in clients}
+    right = {
+        i: scored[i].predicted.numpy() == federation.test(i).examples.y.numpy() for i in clients
+    }
     per_client = {i: float(r.mean()) for i, r in right.items()}
     examples = sum(map(len, right.values()))
     loss = sum(part.loss for part in scored.values()) / max(examples, 1)
     return Evaluation(
-        float(np.mean(list(per_client.values()))), loss, True, _per_class_own(right, federation), per_client
+        float(np.mean(list(per_client.values()))),
+        loss,
+        True,
+        _per_class_own(right, federation),
+        per_client,
     )
 
 
-def _per_class(right: Array, federation: Federation, labels: Array | None = None) -> list[float | None]:
+def _per_class(
+    right: Array, federation: Federation, labels: Array | None = None
+) -> list[float | None]:
     y = federation.dataset.test.y.numpy() if labels is None else labels
     shares = [right[y == k] for k in range(len(federation.dataset.classes))]
     return [round(float(r.mean()), 6) if len(r) else None for r in shares]
@@ -121,4 +140,6 @@ def _per_class(right: Array, federation: Federation, labels: Array | None = None
 
 def _per_class_own(right: Mapping[ClientId, Array], federation: Federation) -> list[float | None]:
     rows = np.concatenate([federation.split.test[int(i)] for i in right])
-    return _per_class(np.concatenate(list(right.values())), federation, federation.dataset.test.y.numpy()[rows])
+    return _per_class(
+        np.concatenate(list(right.values())), federation, federation.dataset.test.y.numpy()[rows]
+    )

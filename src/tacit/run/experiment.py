@@ -1,4 +1,7 @@
-"""An experiment as dataclasses, and as a TOML file: the same fields, the same checks, unknown keys are errors."""
+"""An experiment as dataclasses, and as a TOML file.
+
+The same fields, the same checks, unknown keys are errors.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,34 @@ class Setting:
     """Everything about an experiment but its method."""
 
     data: str = "digits"  # a known data set (see `tacit data`) or a path to your own
-    split: str = "iid"  # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
+    # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
+    split: str = "iid"
     clients: int = 10  # number of clients
     model: str = "auto"  # a known network (see `tacit methods`) or your own as module:Class
     seed: int = 0  # everything random in the run derives from it
     eval_every: int = 1  # rounds between evaluations; the last round is always evaluated
     delta: float = 1e-5  # the delta of every reported (epsilon, delta)
-    budget: float = math.inf  # stop before the step that would bring the method's epsilon above this
-    compress: str = "none"  # how updates travel: none, binary:dynamic, binary:0.3, gaussian:0.3, bernoulli:0.3
-    noise: Literal["os", "seeded"] = "os"  # where noise comes from; seeded: a simulation that can be repeated
-    workers: int | Literal["auto"] = "auto"  # processes; auto: one per processor; 0: serial, for debugging
+    # stop before the step that would bring the method's epsilon above this
+    budget: float = math.inf
+    # how updates travel: none, binary:dynamic, binary:0.3, gaussian:0.3, bernoulli:0.3
+    compress: str = "none"
+    # where noise comes from; seeded: a simulation that can be repeated
+    noise: Literal["os", "seeded"] = "os"
+    # processes; auto: one per processor; 0: serial, for debugging
+    workers: int | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
 
     def __post_init__(self) -> None:
         check_number("clients", self.clients, at_least=1)
-        implied = clients_of(self.split, self.clients) if self.split.startswith("sizes:") else self.clients
+        implied = (
+            clients_of(self.split, self.clients)
+            if self.split.startswith("sizes:")
+            else self.clients
+        )
         if self.clients not in (Setting.clients, implied):
-            raise BadInput(f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), or left out")
+            raise BadInput(
+                f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), or left out"
+            )
         check_number("eval_every", self.eval_every, at_least=1)
         check_number("delta", self.delta, above=0, below=1)
         Compressor.of(self.compress)
@@ -63,7 +77,9 @@ def setting_from(keywords: Mapping[str, Any], method: Any) -> Setting:
         if key in own:
             pair = f"{key}={value}" if isinstance(value, int | float | str) else f"{key}.NAME=VALUE"
             word = f"{name_of(method)}:{pair}"
-            raise BadInput(f"{key} = {value!r}: not a keyword; method settings go in the word: {word}")
+            raise BadInput(
+                f"{key} = {value!r}: not a keyword; method settings go in the word: {word}"
+            )
         check_choice("keyword", key, [f.name for f in fields(Setting)])
     setting: Setting = validated(Setting, dict(keywords))
     return setting
@@ -73,7 +89,9 @@ def experiment_from(raw: dict[str, Any]) -> Experiment:
     """Build an experiment from plain values."""
     raw = dict(raw)
     if "method" not in raw:
-        raise BadInput(f"method: missing; write a [method] table with name = one of {', '.join(METHODS)}")
+        raise BadInput(
+            f"method: missing; write a [method] table with name = one of {', '.join(METHODS)}"
+        )
     return Experiment(method_from(raw.pop("method")), validated(Setting, raw))
 
 
@@ -91,13 +109,20 @@ def read_experiment(file: Path) -> Experiment:
 
 def to_toml(experiment: Experiment) -> str:
     """Write an experiment file with every field, so that it says all that ran."""
-    raw = asdict(experiment.setting) | {"method": {"name": name_of(experiment.method), **asdict(experiment.method)}}
+    raw = asdict(experiment.setting) | {
+        "method": {"name": name_of(experiment.method), **asdict(experiment.method)}
+    }
     return "\n".join(_table("", raw)) + "\n"
 
 
 def _table(path: str, raw: dict[str, Any]) -> list[str]:
     plain = [f"{k} = {_value(v)}" for k, v in raw.items() if not isinstance(v, dict)]
-    nested = [line for k, v in raw.items() if isinstance(v, dict) for line in _table(f"{path}.{k}".lstrip("."), v)]
+    nested = [
+        line
+        for k, v in raw.items()
+        if isinstance(v, dict)
+        for line in _table(f"{path}.{k}".lstrip("."), v)
+    ]
     return [*([f"\n[{path}]"] if path else []), *plain, *nested]
 
 

@@ -1,4 +1,7 @@
-"""The run directory: the interface between a run and everything that reads it. Text and safetensors only."""
+"""The run directory: the interface between a run and everything that reads it.
+
+Text and safetensors only.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ class RunDir:
         """Make a new run directory; one that is there already is never touched."""
         run = cls(folder)
         if any(file.exists() for file in (run._config, run._state, run._metrics)):
-            raise BadInput(f"out = '{folder}': there is a run already; `tacit resume {folder}` continues it")
+            raise BadInput(
+                f"out = '{folder}': there is a run already; `tacit resume {folder}` continues it"
+            )
         run.begin(experiment)
         return run
 
@@ -74,7 +79,10 @@ class RunDir:
         return self.folder / "metrics.jsonl"
 
     def lock(self) -> None:
-        """Refuse to let two processes write into one run. The lock ends with the process, however it ends."""
+        """Refuse to let two processes write into one run.
+
+        The lock ends with the process, however it ends.
+        """
         if self._lock is not None:
             return
         try:
@@ -122,7 +130,10 @@ class RunDir:
         return read_ledger(self.folder / "ledger.jsonl")
 
     def record(self, lines: Sequence[Release], ledger: Ledger) -> None:
-        """Add lines as they now stand to the file; a reader joins them. It is rewritten when it has doubled."""
+        """Add lines as they now stand to the file; a reader joins them.
+
+        It is rewritten when it has doubled.
+        """
         file = self.folder / "ledger.jsonl"
         self._appended += len(lines)
         if self._appended > 1000 + 2 * len(ledger):
@@ -143,7 +154,9 @@ class RunDir:
             raise BadInput(f"'{self._metrics}': not a metrics file ({e})") from None
         for n, line in enumerate(lines, 1):
             if not (isinstance(line, dict) and {"round", "accuracy", "epsilon"} <= line.keys()):
-                raise BadInput(f"'{self._metrics}': not a metrics file (line {n} is not the line of a round)")
+                raise BadInput(
+                    f"'{self._metrics}': not a metrics file (line {n} is not the line of a round)"
+                )
         return lines
 
     def add_metrics(self, line: dict[str, Any]) -> None:
@@ -154,7 +167,10 @@ class RunDir:
             os.fsync(f.fileno())
 
     def drop_metrics_after(self, round: int) -> None:
-        """Forget lines of rounds that were measured but not saved before a kill: they will be run again."""
+        """Forget lines of rounds that were measured but not saved before a kill.
+
+        They will be run again.
+        """
         lines = [line for line in self.metrics() if line["round"] <= round]
         text = "".join(json.dumps(_plain(line)) + "\n" for line in lines)
         codec.write_atomically(self._metrics, text.encode())

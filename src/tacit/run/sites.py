@@ -29,7 +29,10 @@ from tacit.run.rundir import RunDir
 
 @dataclass(frozen=True)
 class Tally:
-    """How often a model was right and wrong on a site's own test data, for each class; no example leaves the site."""
+    """How often a model was right and wrong on a site's own test data, for each class.
+
+    No example leaves the site.
+    """
 
     right: list[int]
     wrong: list[int]
@@ -100,26 +103,40 @@ class AtSites:
         s, method = experiment.setting, experiment.method
         shape, classes, mean, std = agreed(facts)
         if getattr(method, "pooled", False):
-            raise BadInput("method: wants all data in one place, and the data of sites stay where they are")
+            raise BadInput(
+                "method: wants all data in one place, and the data of sites stay where they are"
+            )
         if getattr(method, "needs_public", False) and public is None:
             raise BadInput("--public: this method needs examples that belong to nobody")
         if getattr(method, "per_round", 0) > clients:
-            raise BadInput(f"per_round = {method.per_round}: must be at most {clients}, the number of sites")
+            raise BadInput(
+                f"per_round = {method.per_round}: must be at most {clients}, the number of sites"
+            )
         sizes = {i: f.examples for i, f in facts.items()}
         warn_of_delta(s.delta, sizes)
-        setting = replace(s, model=choose(s.model, shape), clients=clients, split="sites", data="sites")
+        setting = replace(
+            s, model=choose(s.model, shape), clients=clients, split="sites", data="sites"
+        )
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         dataset = Dataset("sites", _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
-        return cls(resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public)
+        return cls(
+            resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public
+        )
 
     def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
         """Return the sites; each keeps its own budget, besides the experiment's."""
         s, dataset = self.experiment.setting, self.federation.dataset
-        told = s.budget if s.budget < math.inf and protects(self.experiment.method) == ("example", "server") else 0.0
+        told = (
+            s.budget
+            if s.budget < math.inf and protects(self.experiment.method) == ("example", "server")
+            else 0.0
+        )
         what = (s.model, dataset.shape, len(dataset.classes))
         engine = self.open(Charter(self.run, s.clients, s.seed, *what, s.delta, s.compress, told))
-        world = World(self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta)
+        world = World(
+            self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta
+        )
         engine.at_server, engine.public, engine.noise = world.own, self.public, s.noise
         engine.compress, engine.sample_seed = Compressor.of(s.compress), self.sample_seed
         return engine
@@ -136,23 +153,37 @@ class AtSites:
 
 
 def summary(tallies: Mapping[ClientId, Tally], personal: bool) -> dict[str, Any]:
-    """Return what goes into metrics.jsonl. Every test example counts alike, or for personal models every site."""
+    """Return what goes into metrics.jsonl.
+
+    Every test example counts alike, or for personal models every site.
+    """
     counted = {i: t for i, t in tallies.items() if sum(t.right) + sum(t.wrong) > 0}
     if not counted:
         return {}
     right = np.sum([np.maximum(t.right, 0) for t in counted.values()], axis=0)
     of = right + np.sum([np.maximum(t.wrong, 0) for t in counted.values()], axis=0)
-    own = {i: float(np.clip(sum(t.right) / (sum(t.right) + sum(t.wrong)), 0, 1)) for i, t in counted.items()}
+    own = {
+        i: float(np.clip(sum(t.right) / (sum(t.right) + sum(t.wrong)), 0, 1))
+        for i, t in counted.items()
+    }
     losses = [t.loss for t in counted.values()]
     accuracies = np.array(list(own.values()))
     return {
         "accuracy": float(accuracies.mean()) if personal else float(right.sum() / max(of.sum(), 1)),
-        "loss": None if None in losses else float(sum(x for x in losses if x is not None) / of.sum()),
+        "loss": None
+        if None in losses
+        else float(sum(x for x in losses if x is not None) / of.sum()),
         "personal": personal,
-        "per_class": [round(float(r / n), 6) if n else None for r, n in zip(right, of, strict=True)],
+        "per_class": [
+            round(float(r / n), 6) if n else None for r, n in zip(right, of, strict=True)
+        ],
         "own_data": {
             k: round(float(v), 6)
-            for k, v in {"mean": accuracies.mean(), "std": accuracies.std(), "worst": accuracies.min()}.items()
+            for k, v in {
+                "mean": accuracies.mean(),
+                "std": accuracies.std(),
+                "worst": accuracies.min(),
+            }.items()
         },
         **({"per_client": own} if len(own) <= 100 else {}),
     }
@@ -168,7 +199,9 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
         for what in ("shape", "classes", "mean", "std"):
             a, b = getattr(first, what), getattr(other, what)
             if a != b:
-                raise BadInput(f"{what}: {first.name} has {_short(a)}, {other.name} has {_short(b)}: must be alike")
+                raise BadInput(
+                    f"{what}: {first.name} has {_short(a)}, {other.name} has {_short(b)}: must be alike"
+                )
     return first.shape, first.classes, first.mean, first.std
 
 
@@ -206,5 +239,8 @@ def holding(
 def part_of(split: Split, i: int) -> Split:
     """Return one client's place of a split."""
     return Split(
-        (split.train[i],), (split.test[i],), split.relabel and (split.relabel[i],), split.noise and (split.noise[i],)
+        (split.train[i],),
+        (split.test[i],),
+        split.relabel and (split.relabel[i],),
+        split.noise and (split.noise[i],),
     )

@@ -1,4 +1,7 @@
-"""One or more methods over a grid of numbers, repeated: every point is a run of its own, resumable and shareable."""
+"""One or more methods over a grid of numbers, repeated.
+
+Every point is a run of its own, resumable and shareable.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ class Point:
 class Sweep:
     """What is swept: numeric fields of the methods, or of the setting, over lists of values."""
 
-    methods: dict[str, dict[str, Any]]  # by the word that names it: {"name": "fedprox", "mu": 0.1, ...}
+    # by the word that names it: {"name": "fedprox", "mu": 0.1, ...}
+    methods: dict[str, dict[str, Any]]
     over: dict[str, list[int | float]]  # such as {"sgd.lr": [0.01, 0.1]}
     setting: Setting = field(default_factory=Setting)
     repeats: int = 1
@@ -47,18 +51,26 @@ class Sweep:
         if not self.methods:
             raise BadInput("methods: name at least one, such as fedavg")
         if not self.over:
-            raise BadInput("over: name at least one field and its values, such as --over sgd.lr=0.01,0.1")
+            raise BadInput(
+                "over: name at least one field and its values, such as --over sgd.lr=0.01,0.1"
+            )
         for name, values in self.over.items():
             if not values:
-                raise BadInput(f"over = '{name}=': the list of values is empty; write it like {name}=1,2,4")
+                raise BadInput(
+                    f"over = '{name}=': the list of values is empty; write it like {name}=1,2,4"
+                )
             if len(set(values)) < len(values) or any(math.isnan(v) for v in values):
-                raise BadInput(f"over = '{name}={','.join(map(str, values))}': must be different numbers")
+                raise BadInput(
+                    f"over = '{name}={','.join(map(str, values))}': must be different numbers"
+                )
             for word, raw in self.methods.items():
                 _check_field(name, word, raw)
 
     def points(self) -> list[Point]:
         """Return the grid, method by method, the last field moving fastest."""
-        grid = [dict(zip(self.over, values, strict=True)) for values in product(*self.over.values())]
+        grid = [
+            dict(zip(self.over, values, strict=True)) for values in product(*self.over.values())
+        ]
         return [Point(word, values) for word in self.methods for values in grid]
 
     def runs_of(self, point: Point) -> list[tuple[str, Experiment]]:
@@ -67,7 +79,9 @@ class Sweep:
         said = "".join(f"-{k}={v:g}" for k, v in point.values.items())
         seeds = [setting.seed + r for r in range(self.repeats)]
         name = point.word.replace(":", "-").replace("/", "_") + said
-        return [(f"{name}-s{seed}", Experiment(method, replace(setting, seed=seed))) for seed in seeds]
+        return [
+            (f"{name}-s{seed}", Experiment(method, replace(setting, seed=seed))) for seed in seeds
+        ]
 
     def experiments(self) -> list[tuple[str, Experiment]]:
         """Return every run, repeat by repeat, so that a sweep that is cut short has all points with fewer repeats."""
@@ -109,7 +123,11 @@ def numbers(cls: type[Any], prefix: str = "") -> list[str]:
 
 def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[Any, Setting]:
     """Return a method and a setting with the swept fields at their values, checked like any other input."""
-    method, moved, known = json.loads(json.dumps(raw)), asdict(setting), numbers(METHODS[raw["name"]])
+    method, moved, known = (
+        json.loads(json.dumps(raw)),
+        asdict(setting),
+        numbers(METHODS[raw["name"]]),
+    )
     for name, value in values.items():
         at: Any = method if name in known else moved
         *parents, last = name.split(".")
@@ -164,7 +182,9 @@ def sweep(
     watch: Watcher | None = None,
     **setting: Any,
 ) -> Swept:
-    """Run methods, named by words such as ``"fedprox:mu=0.1"``, over a grid such as ``{"sgd.lr": [0.01, 0.1]}``.
+    """Run methods, named by words such as ``"fedprox:mu=0.1"``, over a grid such as ``{"sgd.lr".
+
+    [0.01, 0.1]}``.
 
     The other keywords are those of :func:`tacit.run.compare.compare`.
     """
@@ -179,27 +199,44 @@ def sweep(
 
 
 def start_sweep(
-    plan: Sweep, *, out: Path | None = None, dataset: Dataset | None = None, watch: Watcher | None = None
+    plan: Sweep,
+    *,
+    out: Path | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
 ) -> Swept:
     """Start a sweep in a new folder."""
     if dataset is None:
         dataset = data_room.load(plan.setting.data)
-        plan = replace(plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data)))
+        plan = replace(
+            plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
+        )
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")
     if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"out = '{folder}': must be a new or an empty folder; `tacit resume` continues a sweep")
+        raise BadInput(
+            f"out = '{folder}': must be a new or an empty folder; `tacit resume` continues a sweep"
+        )
     write_plan(plan, folder / FILE)
     return resume_sweep(folder, dataset=dataset, watch=watch)
 
 
-def resume_sweep(folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None) -> Swept:
-    """Run what is not finished yet. Several processes may share the work; each returns when all of it is done."""
+def resume_sweep(
+    folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None
+) -> Swept:
+    """Run what is not finished yet. Several processes may share the work.
+
+    Each returns when all of it is done.
+    """
     plan = read_sweep(folder)
-    dataset = dataset or data_again(plan.setting.data, "tacit.run.sweep.resume_sweep(folder, dataset=...)")
+    dataset = dataset or data_again(
+        plan.setting.data, "tacit.run.sweep.resume_sweep(folder, dataset=...)"
+    )
     forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)
-    rows = [(p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)])) for p in plan.points()]
+    rows = [
+        (p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)])) for p in plan.points()
+    ]
     return Swept(folder, plan, rows, {name: str(e) for name, e in stopped.items()})
 
 

@@ -1,4 +1,7 @@
-"""A private synthetic copy of a data set, with a certificate of what it cost: no federation, one owner."""
+"""A private synthetic copy of a data set, with a certificate of what it cost.
+
+No federation, one owner.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ def synthesise(
     check_number("delta", delta, above=0, below=1)
     data = LocalData(dataset.train, np.arange(len(dataset.train)), dataset.mean, dataset.std)
     rng, classes = rng_for(seed, "synth"), len(dataset.classes)
-    me = Client(dataset.name, 0, data, data, nn.Identity(), {}, rng, noise, task="synth", classes=classes)
+    me = Client(
+        dataset.name, 0, data, data, nn.Identity(), {}, rng, noise, task="synth", classes=classes
+    )
     fitted, counts = source.fit(me, delta, watch)
     n = samples or round(float(np.sum(counts)))
     if n < 1:
@@ -80,5 +85,7 @@ def save(made: Synthetic, dataset: Dataset, source: Source, folder: Path) -> dic
         "releases": [to_json(line) for line in made.ledger],
         "settings": asdict(source),
     }
-    codec.write_atomically(folder / "certificate.json", (json.dumps(certificate, indent=1) + "\n").encode())
+    codec.write_atomically(
+        folder / "certificate.json", (json.dumps(certificate, indent=1) + "\n").encode()
+    )
     return certificate

@@ -1,1 +1,4 @@
-"""Private synthetic data: generators that are fitted through mechanisms. May import core, data, privacy, local."""
+"""Private synthetic data: generators that are fitted through mechanisms.
+
+May import core, data, privacy, local.
+"""

@@ -1,6 +1,9 @@
-"""Public features of images: fixed functions of one example, the same for everybody, learnt from nobody's data.
+"""Public features of images.
 
-Images are floats (n, channels, height, width) in 0..1. Histograms of oriented gradients: Dalal and Triggs (2005).
+Fixed functions of one example, the same for everybody, learnt from nobody's data.
+
+Images are floats (n, channels, height, width) in 0..1. Histograms of oriented gradients: Dalal and
+Triggs (2005).
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from tacit.core import BadInput, check_choice
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
 NAMES = ("auto", "hog", "colour-hog", "dct", "raw", "module:function")
-CELLS, BINS, COLOURS = 6, 8, 3  # cells along a side, directions of gradients, cells of mean colours along a side
+# cells along a side, directions of gradients, cells of mean colours along a side
+CELLS, BINS, COLOURS = 6, 8, 3
 
 
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
-    """Return the features of this name for inputs of a shape; ``module:function`` is the user's own public encoder.
+    """Return the features of this name for inputs of a shape.
+
+    ``module:function`` is the user's own public encoder.
 
     Rows of images have norm 1; longer rows of others are for whoever uses them to clip.
     """
@@ -44,7 +50,10 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:
-    """Return what ``auto`` stands for: HOG for grey images, colour HOG for others, and features as they are."""
+    """Return what ``auto`` stands for.
+
+    HOG for grey images, colour HOG for others, and features as they are.
+    """
     if name != "auto":
         return name
     if len(shape) != 3 or min(shape[1:]) < 4:
@@ -53,7 +62,10 @@ def choose(name: str, shape: tuple[int, ...]) -> str:
 
 
 def raw(x: Tensor) -> Tensor:
-    """Return the inputs, flat and over the root of their number: standardised ones have a norm of about 1."""
+    """Return the inputs, flat and over the root of their number.
+
+    Standardised ones have a norm of about 1.
+    """
     flat = x.flatten(1)
     return flat / math.sqrt(flat.shape[1])
 
@@ -61,7 +73,8 @@ def raw(x: Tensor) -> Tensor:
 def hog(images: Tensor) -> Tensor:
     """Return histograms of oriented gradients, as amplitudes of their spatial and angular frequencies, low ones first.
 
-    The rotation to frequencies changes no distance; it lets whoever has too few examples keep the first ones only.
+    The rotation to frequencies changes no distance; it lets whoever has too few examples keep the
+    first ones only.
     """
     cells = unit_rows(_even(histograms(images)).sqrt())
     return _low_first([(cells, _waves(BINS), _angular(BINS))])
@@ -72,13 +85,18 @@ def colour_hog(images: Tensor) -> Tensor:
     cells, colours = _even(histograms(images)).sqrt(), _pool(images - 0.5, COLOURS)
     channels = images.shape[1]
     parts = [(unit_rows(cells), _waves(BINS), _angular(BINS))]
-    return _low_first([*parts, (0.4 * unit_rows(colours), _cosines(channels), torch.zeros(channels))])
+    return _low_first(
+        [*parts, (0.4 * unit_rows(colours), _cosines(channels), torch.zeros(channels))]
+    )
 
 
 def histograms(images: Tensor) -> Tensor:
-    """Return (n, bins, rows, columns): sizes of gradients by direction, shared linearly between bins and cells.
+    """Return (n, bins, rows, columns).
 
-    Of each pixel, the channel with the strongest gradient counts. Bin 0 is brighter to the right, bin 2 downwards.
+    Sizes of gradients by direction, shared linearly between bins and cells.
+
+    Of each pixel, the channel with the strongest gradient counts. Bin 0 is brighter to the right,
+    bin 2 downwards.
     """
     p = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
     dx, dy = p[..., 1:-1, 2:] - p[..., 1:-1, :-2], p[..., 2:, 1:-1] - p[..., :-2, 1:-1]
@@ -91,7 +109,9 @@ def histograms(images: Tensor) -> Tensor:
 
 def _even(cells: Tensor) -> Tensor:
     """Divide each cell by the strength of the gradients around it, so that contrast counts for little."""
-    energy = torch.nn.functional.pad(cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    energy = torch.nn.functional.pad(
+        cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate"
+    )
     return cells / (torch.nn.functional.avg_pool2d(energy, 3, 1) + 0.1).sqrt()
 
 
@@ -109,30 +129,44 @@ def _pool(maps: Tensor, cells: int) -> Tensor:
 
 @lru_cache
 def _tents(size: int, cells: int) -> Tensor:
-    """Return (size, cells): how much of each pixel belongs to each cell along one side; cells of at least 2 pixels."""
+    """Return (size, cells): how much of each pixel belongs to each cell along one side.
+
+    Cells of at least 2 pixels.
+    """
     cells = min(cells, size // 2)
     at = (torch.arange(size) + 0.5) * cells / size - 0.5
     return (1 - (at[:, None] - torch.arange(cells)).abs()).clamp_min(0)
 
 
 def _low_first(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Return maps (n, a, rows, columns) as orthonormal frequencies, sorted: each with its own waves along a."""
+    """Return maps (n, a, rows, columns) as orthonormal frequencies, sorted.
+
+    Each with its own waves along a.
+    """
     flat, order = [], []
     for maps, waves, frequencies in parts:
         rows, columns = maps.shape[-2:]
         turned = _cosines(rows).to(maps) @ maps @ _cosines(columns).to(maps).T
         flat.append(torch.einsum("ab,nbuv->nauv", waves.to(maps), turned).flatten(1))
-        order.append((frequencies.view(-1, 1, 1) + torch.arange(rows)[:, None] + torch.arange(columns)).flatten())
+        order.append(
+            (
+                frequencies.view(-1, 1, 1) + torch.arange(rows)[:, None] + torch.arange(columns)
+            ).flatten()
+        )
     unit = unit_rows(torch.cat(flat, 1))
     return unit[:, torch.cat(order).argsort(stable=True)]
 
 
 @lru_cache
 def _waves(size: int) -> Tensor:
-    """Return orthonormal waves round a circle of an even size: a constant, cosines and sines, and alternating signs."""
+    """Return orthonormal waves round a circle of an even size.
+
+    A constant, cosines and sines, and alternating signs.
+    """
     at = 2 * math.pi * torch.arange(size, dtype=torch.float64) / size
     table = [
-        torch.sin(f * at) if i and i % 2 == 0 else torch.cos(f * at) for i, f in enumerate(_angular(size).tolist())
+        torch.sin(f * at) if i and i % 2 == 0 else torch.cos(f * at)
+        for i, f in enumerate(_angular(size).tolist())
     ]
     return unit_rows(torch.stack(table))
 
@@ -144,7 +178,9 @@ def _angular(size: int) -> Tensor:
 
 
 class Dct:
-    """The low frequencies of an orthonormal two-dimensional cosine transform; :meth:`inverse` gives images back.
+    """The low frequencies of an orthonormal two-dimensional cosine transform.
+
+    :meth:`inverse` gives images back.
 
     >>> images = torch.rand(2, 1, 8, 8)
     >>> dct = Dct((1, 8, 8), frequencies=15)
@@ -156,15 +192,21 @@ class Dct:
         self.shape = shape
         channels, height, width = shape
         self.rows, self.columns, self.mix = _cosines(height), _cosines(width), _cosines(channels)
-        order = torch.arange(height)[:, None] + torch.arange(width)  # along diagonals: low frequencies first
+        # along diagonals: low frequencies first
+        order = torch.arange(height)[:, None] + torch.arange(width)
         first = (order < frequencies).expand(shape).clone()
-        first[1:] = order < frequencies / 2  # colours need fewer than brightness, which is the first of the mixture
+        # colours need fewer than brightness, which is the first of the mixture
+        first[1:] = order < frequencies / 2
         kept = first.flatten().nonzero()[:, 0]
         self.kept = kept[order.expand(shape).flatten()[kept].argsort(stable=True)]
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return (n, k) coefficients."""
-        full = torch.einsum("nchw,ac,uh,vw->nauv", images, *(m.to(images) for m in (self.mix, self.rows, self.columns)))
+        full = torch.einsum(
+            "nchw,ac,uh,vw->nauv",
+            images,
+            *(m.to(images) for m in (self.mix, self.rows, self.columns)),
+        )
         return full.flatten(1)[:, self.kept]
 
     def inverse(self, coefficients: Tensor) -> Tensor:
@@ -172,12 +214,17 @@ class Dct:
         full = coefficients.new_zeros(len(coefficients), math.prod(self.shape))
         full[:, self.kept] = coefficients
         maps = full.view(-1, *self.shape)
-        return torch.einsum("nauv,ac,uh,vw->nchw", maps, *(m.to(maps) for m in (self.mix, self.rows, self.columns)))
+        return torch.einsum(
+            "nauv,ac,uh,vw->nchw", maps, *(m.to(maps) for m in (self.mix, self.rows, self.columns))
+        )
 
 
 @lru_cache
 def _cosines(size: int) -> Tensor:
-    """Return the orthonormal DCT-II of a size as a matrix: row u holds cos(pi (2 i + 1) u / (2 size))."""
+    """Return the orthonormal DCT-II of a size as a matrix.
+
+    Row u holds cos(pi (2 i + 1) u / (2 size)).
+    """
     i, u = torch.arange(size, dtype=torch.float64), torch.arange(size, dtype=torch.float64)[:, None]
     table = torch.cos(math.pi * (2 * i + 1) * u / (2 * size)) * math.sqrt(2 / size)
     table[0] /= math.sqrt(2)
@@ -196,13 +243,17 @@ def _own(name: str) -> Encoder:
             f"features = {name!r}: cannot be found ({type(e).__name__}: {' '.join(str(e).split())})"
         ) from None
     if not callable(found):
-        raise BadInput(f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)")
+        raise BadInput(
+            f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"
+        )
 
     def encode(x: Tensor) -> Tensor:
         made = found(x)
         if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(x):
             got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise BadInput(f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)")
+            raise BadInput(
+                f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)"
+            )
         return unit_rows(made.detach().float())
 
     return encode

@@ -1,11 +1,15 @@
-"""DA-FL's private sample generation (PSG; Tang et al. 2023): a conditional GAN, its discriminator by DP-SGD.
+"""DA-FL's private sample generation (PSG; Tang et al. 2023).
 
-`paper`: algorithm 2. An example is a pair, a real image and a fake one of the same label; its gradient is clipped as
-one. Batches have a fixed size, and the generator learns from their labels as they are. Its loss log(1 - D) is to be had
-as `saturating`: within 30 steps the discriminator is so sure that nothing more is learnt, so the usual -log D is used.
-`certified`: batches are Poisson samples; only the term of the real images is clipped and noised, for nothing else
-depends on them; fake labels, for both networks, are drawn from the released class counts, whose total stands in for the
-number of examples; the discriminator takes several steps for one of the generator's.
+A conditional GAN, its discriminator by DP-SGD.
+
+`paper`: algorithm 2. An example is a pair, a real image and a fake one of the same label; its
+gradient is clipped as one. Batches have a fixed size, and the generator learns from their labels as
+they are. Its loss log(1 - D) is to be had as `saturating`: within 30 steps the discriminator is so
+sure that nothing more is learnt, so the usual -log D is used.
+`certified`: batches are Poisson samples; only the term of the real images is clipped and noised,
+for nothing else depends on them; fake labels, for both networks, are drawn from the released class
+counts, whose total stands in for the number of examples; the discriminator takes several steps for
+one of the generator's.
 """
 
 from __future__ import annotations
@@ -45,7 +49,10 @@ LABELS = "the generator learns from the labels of the private batches, which hav
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training will release: ``steps`` noisy sums over samples of a share ``q`` of the examples."""
+    """What a training will release.
+
+    ``steps`` noisy sums over samples of a share ``q`` of the examples.
+    """
 
     batch: int
     q: float
@@ -65,11 +72,14 @@ class GANSettings:
     beta1: float = 0.5  # Adam's memory of gradients
     beta2: float = 0.999  # Adam's memory of their squares
     discriminator_steps: int | Auto = "auto"  # for one of the generator's; auto: 3; in paper mode 1
-    ema: float | Auto = "auto"  # decay of the moving average of generators that draws; auto: 0.99; in paper mode 0
-    loss: Literal["standard", "saturating", "wgan"] = "standard"  # of the generator: -log D, log(1 - D), or minus D
+    # decay of the moving average of generators that draws; auto: 0.99; in paper mode 0
+    ema: float | Auto = "auto"
+    # of the generator: -log D, log(1 - D), or minus D
+    loss: Literal["standard", "saturating", "wgan"] = "standard"
     conditional: bool = True  # whether both networks see labels
     latent: int = 10  # random numbers that an image is made from
-    width: int = 16  # channels of the networks' outermost layers; fewer weights are less noise, and faster
+    # channels of the networks' outermost layers; fewer weights are less noise, and faster
+    width: int = 16
 
     def __post_init__(self) -> None:
         check_choice("gan.loss", self.loss, ("standard", "saturating", "wgan"))
@@ -108,7 +118,10 @@ class GAN(GANSettings):
         return float(OWN[self.mode][name] if value == "auto" else value)
 
     def plan(self, n: int, epsilon: float, delta: float) -> Plan:
-        """Return what training on ``n`` examples, a public number, will release: no more than the budget permits."""
+        """Return what training on ``n`` examples, a public number, will release.
+
+        No more than the budget permits.
+        """
         batch = min(self.batch, n)
         q = batch / n
         steps = max(1, round(self.epochs / q))
@@ -120,19 +133,31 @@ class GAN(GANSettings):
         return Plan(batch, q, z, permitted(steps, z, q, epsilon, delta))
 
     def fit(
-        self, me: Client, *, classes: int, counts: Array, epsilon: float, delta: float, watch: Watch | None = None
+        self,
+        me: Client,
+        *,
+        classes: int,
+        counts: Array,
+        epsilon: float,
+        delta: float,
+        watch: Watch | None = None,
     ) -> Fitted:
         """Train on a client's images within a budget; ``counts`` are its released class counts.
 
-        In paper mode the budget ends where the paper's accountant says so; the ledger has what was really spent.
+        In paper mode the budget ends where the paper's accountant says so; the ledger has what was
+        really spent.
         """
         certified, shape = self.mode == "certified", image_shape(me)
         size = public_size(counts) if certified else len(me.data)
         if size == 0:
-            raise BadInput(f"client {me.id}: has no examples, and mode = 'paper' needs at least one")
+            raise BadInput(
+                f"client {me.id}: has no examples, and mode = 'paper' needs at least one"
+            )
         game = Game(self, shape, classes, me.rng, me.data.device)
         plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
-        self._certified(me, game, plan, shares(counts), watch) if certified else self._paper(me, game, plan, watch)
+        self._certified(me, game, plan, shares(counts), watch) if certified else self._paper(
+            me, game, plan, watch
+        )
         return game.fitted()
 
     def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:
@@ -142,7 +167,8 @@ class GAN(GANSettings):
             real, _ = clipped_sum(game.D, game.real_loss, *pictures(me, rows), game.clip)
             noised = release.noised([real[w] for w in weights])
             y = game.labels(B, p)
-            fake, _ = clipped_sum(game.D, game.fake_loss, game.fakes(y).detach(), y, game.clip)  # to keep the balance
+            # to keep the balance
+            fake, _ = clipped_sum(game.D, game.fake_loss, game.fakes(y).detach(), y, game.clip)
             game.improve_D([(g + fake[w]) / B for g, w in zip(noised, weights, strict=True)])
             if game.generator_is_due(t, plan.steps):
                 y = game.labels(B, p)
@@ -154,7 +180,8 @@ class GAN(GANSettings):
         if self.conditional:
             without_guarantee(me, "gan labels", LABELS)
         release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps, law="fixed")
-        for t, rows in enumerate(release.samples(len(me.data)), 1):  # the comments count the lines of algorithm 2
+        # the comments count the lines of algorithm 2
+        for t, rows in enumerate(release.samples(len(me.data)), 1):
             x, y = pictures(me, rows)  # 4
             fakes = game.fakes(y)  # 3, 6
             pairs = torch.stack([x, fakes.detach()], 1)
@@ -171,7 +198,9 @@ def permitted(steps: int, z: float, q: float, epsilon: float, delta: float) -> i
         return steps
     fewer = min(steps, steps_for(epsilon, z, q, delta=delta)) if z else 0
     if fewer == 0:
-        raise BadInput(f"gan.z = {z:g}: one step alone costs more than epsilon {epsilon:g}; more noise is needed")
+        raise BadInput(
+            f"gan.z = {z:g}: one step alone costs more than epsilon {epsilon:g}; more noise is needed"
+        )
     return fewer
 
 
@@ -180,27 +209,41 @@ def image_shape(me: Client) -> Shape:
     x = me.data.examples.x
     if x.dtype != torch.uint8 or x.dim() != 4:
         what = f"{str(x.dtype).removeprefix('torch.')} inputs of shape {'x'.join(map(str, x.shape[1:]))}"
-        raise BadInput(f"generator = 'gan': needs images of bytes (channels, height, width), not {what}")
+        raise BadInput(
+            f"generator = 'gan': needs images of bytes (channels, height, width), not {what}"
+        )
     return x.shape[1], x.shape[2], x.shape[3]
 
 
 def pictures(me: Client, rows: Array) -> tuple[Tensor, Tensor]:
     """Return some of a client's images as the networks see them, and their labels."""
     x, y = me.data.batch(rows)
-    mean, std = (torch.tensor(v, device=x.device).view(-1, 1, 1) for v in (me.data.mean, me.data.std))
+    mean, std = (
+        torch.tensor(v, device=x.device).view(-1, 1, 1) for v in (me.data.mean, me.data.std)
+    )
     return enlarged((x * std + mean).clamp(0, 1)), y
 
 
 class Game:
     """The two networks, what each of them wants, and how it gets better at that."""
 
-    def __init__(self, gan: GAN, shape: Shape, classes: int, rng: np.random.Generator, device: str = "cpu") -> None:
-        self.gan, self.shape, self.rng, self.device, self.clip = gan, shape, rng, device, gan.own("clip")
+    def __init__(
+        self, gan: GAN, shape: Shape, classes: int, rng: np.random.Generator, device: str = "cpu"
+    ) -> None:
+        self.gan, self.shape, self.rng, self.device, self.clip = (
+            gan,
+            shape,
+            rng,
+            device,
+            gan.own("clip"),
+        )
         seed, known = int(rng.integers(2**63)), classes if gan.conditional else 0
         self.D, self.G = networks(shape[0], known, gan.width, gan.latent, seed, device)
         self.average, self.turns = copy.deepcopy(self.G), 0
         lr, betas = gan.own("lr"), (gan.beta1, gan.beta2)
-        self.opt_D, self.opt_G = (torch.optim.Adam(net.parameters(), lr, betas) for net in (self.D, self.G))
+        self.opt_D, self.opt_G = (
+            torch.optim.Adam(net.parameters(), lr, betas) for net in (self.D, self.G)
+        )
 
     def real_loss(self, D: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Return -log D(x, y) of each real image; for a WGAN minus its score."""
@@ -248,7 +291,8 @@ class Game:
             w.grad = g
         self.opt_G.step()
         self.turns += 1
-        decay = min(self.gan.own("ema"), self.turns / (self.turns + 10))  # the first generators are soon forgotten
+        # the first generators are soon forgotten
+        decay = min(self.gan.own("ema"), self.turns / (self.turns + 10))
         with torch.no_grad():
             for slow, w in zip(self.average.parameters(), weights, strict=True):
                 slow.lerp_(w, 1 - decay)
@@ -256,7 +300,9 @@ class Game:
     def fitted(self) -> Fitted:
         """Return the average generator, ready to draw."""
         if not all(w.isfinite().all() for w in self.average.parameters()):
-            raise Diverged("gan: training gave a number that is not finite (a smaller gan.lr may help)")
+            raise Diverged(
+                "gan: training gave a number that is not finite (a smaller gan.lr may help)"
+            )
         return Fitted(self.average.requires_grad_(False), self.shape, self.device)
 
 
@@ -274,7 +320,11 @@ class Fitted:
         for start in range(0, len(labels), 256):
             y = labels[start : start + 256]
             z = latents(len(y), self.generator.latent, rng)
-            images.append(as_drawn(self.generator(z.to(self.device), y.to(self.device)), *self.shape[1:]).cpu())
+            images.append(
+                as_drawn(
+                    self.generator(z.to(self.device), y.to(self.device)), *self.shape[1:]
+                ).cpu()
+            )
         return torch.cat(images)
 
 
@@ -294,12 +344,20 @@ def claims(
     cost = partial(spend, z, T, q, delta=delta)
     return [
         ("published", epsilon, "as published, for the synthetic images of one client"),
-        ("PLD", cost(), f"all {gan.epochs} epochs, Poisson, add/remove; the budget ends in epoch {epoch}"),
+        (
+            "PLD",
+            cost(),
+            f"all {gan.epochs} epochs, Poisson, zero-out; the budget ends in epoch {epoch}",
+        ),
         (
             "PLD",
             cost(relation="replace"),
             "Poisson, replace-one: the relation of its labels, so that the two may be added",
         ),
-        ("PLD", cost(law="fixed", relation="replace"), "fixed-size batches, replace-one: what algorithm 2 draws"),
+        (
+            "PLD",
+            cost(law="fixed", relation="replace"),
+            "fixed-size batches, replace-one: what algorithm 2 draws",
+        ),
         ("certified", math.inf, f"{LABELS}; models trained on the real data go up without noise"),
     ]

@@ -1,4 +1,7 @@
-"""Classifiers made from a Gaussian for each class: in closed form, or trained on features drawn from them."""
+"""Classifiers made from a Gaussian for each class.
+
+In closed form, or trained on features drawn from them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from tacit.core import Params, params_of
 from tacit.synthesis.moments import Gaussians
 
 HEADS = ("qda", "lda", "logistic", "mlp")
-DRAWS, EPOCHS, BATCH, HIDDEN = 2000, 20, 256, 128  # of a trained head: virtual features per class, and its training
+# of a trained head: virtual features per class, and its training
+DRAWS, EPOCHS, BATCH, HIDDEN = 2000, 20, 256, 128
 
 
 def quadratic(g: Gaussians) -> Params:
@@ -32,7 +36,10 @@ def linear(g: Gaussians) -> Params:
 
 
 def trained(g: Gaussians, hidden: int, rng: np.random.Generator) -> Params:
-    """Return a network trained on virtual features, the classes by their shares; no hidden units: a linear one."""
+    """Return a network trained on virtual features, the classes by their shares; no hidden units.
+
+    A linear one.
+    """
     y = torch.from_numpy(rng.choice(len(g.n), DRAWS * len(g.n), p=(g.n / g.n.sum()).numpy()))
     x = g.draw(y, rng).float()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():

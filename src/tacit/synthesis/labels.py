@@ -1,7 +1,10 @@
-"""Which labels a client's synthetic examples get, and how many: as DA-FL draws them, and with less noise.
+"""Which labels a client's synthetic examples get, and how many.
 
-`pls` is DA-FL's algorithm 3. Its guarantee is for replacing a record, so it takes the number of records as known.
-`histogram` counts records with discrete Laplace noise: for adding or removing one; the noisy total may be known.
+As DA-FL draws them, and with less noise.
+
+`pls` is DA-FL's algorithm 3. Its guarantee is for replacing a record, so it takes the number of
+records as known. `histogram` counts records with discrete Laplace noise: for adding or removing
+one; the noisy total may be known.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ Array = np.ndarray[Any, Any]
 def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[Array]:
     """Choose how many synthetic examples of each class to make, about ``gamma`` of a client's own (algorithm 3).
 
-    Guarantee, for replacing one record: each of the L choices is an exponential mechanism with epsilon / L.
+    Guarantee, for replacing one record: each of the L choices is an exponential mechanism with
+    epsilon / L.
     """
     check_number("gamma", gamma, above=0, at_most=1)
     n_k = own_counts(me, classes)
@@ -47,9 +51,12 @@ def utility(n_k: int, n: int, n_hat: int) -> Array:
 
 
 def histogram(me: Client, *, classes: int, epsilon: float) -> Released[Array]:
-    """Count a client's records of each class with discrete Laplace noise; a count may come out negative.
+    """Count a client's records of each class with discrete Laplace noise.
 
-    Guarantee, for adding or removing one record: one count changes by one, so all counts together cost epsilon once.
+    A count may come out negative.
+
+    Guarantee, for adding or removing one record: one count changes by one, so all counts together
+    cost epsilon once.
     """
     return discrete_laplace(me, "class histogram", own_counts(me, classes), epsilon=epsilon)
 
@@ -65,7 +72,10 @@ def wanted(counts: Array, gamma: float) -> Array:
 
 
 def held(counts: Array, sd: float) -> Array:
-    """Return noisy counts, at least 0, without those that noise of this deviation explains; if all are such, as is."""
+    """Return noisy counts, at least 0, without those that noise of this deviation explains.
+
+    If all are such, as is.
+    """
     clear: Array = np.where(counts > 3 * sd, counts, 0.0)
     return clear if clear.any() else np.maximum(counts, 0.0)
 
@@ -78,7 +88,9 @@ def public_size(counts: Array) -> int:
 def shares(counts: Array) -> Array:
     """Return the share of each class by released counts; if none is left, all are alike."""
     positive = np.maximum(np.asarray(counts, np.float64), 0)
-    return positive / positive.sum() if positive.any() else np.full(len(positive), 1 / len(positive))
+    return (
+        positive / positive.sum() if positive.any() else np.full(len(positive), 1 / len(positive))
+    )
 
 
 def cut(n: int, p: Array) -> Array:

@@ -1,9 +1,14 @@
-"""Private moments: of each class the count, the mean and the covariance of public features, released once.
+"""Private moments.
 
-With F_i the features of a record, of norm at most 1, and mu from (eps, delta), mu1^2 + mu2^2 = mu^2:
+Of each class the count, the mean and the covariance of public features, released once.
+
+With F_i the features of a record, of norm at most 1, and mu from (eps, delta), mu1^2 + mu2^2 =
+mu^2:
     q = [sum F_i ; s n] + noise sqrt(1 + s^2)/mu1,   m = first part of q over n~ = last of q / s
-    M = sum d_i d_i^T + symmetric noise, d_i = F_i - m clipped to R: diagonal R^2/mu2, the rest R^2/(mu2 sqrt 2)
-All else is post-processing. Kin: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024), DP-MERF (Harder et al. 2021).
+    M = sum d_i d_i^T + symmetric noise, d_i = F_i - m clipped to R: diagonal R^2/mu2, the rest
+        R^2/(mu2 sqrt 2)
+All else is post-processing. Kin: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024), DP-MERF
+(Harder et al. 2021).
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ from tacit.synthesis.labels import held
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1000  # records encoded at a time
-MEANS, COVARIANCES = "moments: means", "moments: covariances"  # the two releases, as the ledger names them
+# the two releases, as the ledger names them
+MEANS, COVARIANCES = "moments: means", "moments: covariances"
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,19 @@ class Terms:
         return self.R**2 / self.mu2
 
 
-def release(me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, shared: bool = False) -> Params:
+def release(
+    me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, shared: bool = False
+) -> Params:
     """Release ``q`` (classes, k + 1) and ``M`` (classes, k (k + 1) / 2) of records with features F and labels y.
 
     ``shared``: one M for all classes together, each record centred at its own class.
 
-    Guarantee: every class is released, so also which ones a client holds is hidden. A record is in one class, and its
-    row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far adding or removing it moves q. M is
-    centred at means that are known from q; the record moves it by d d^T, whose Frobenius norm is |d|^2 <= R^2. In
-    :func:`pack` the Euclidean norm is the Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes.
-    A record whose features are not finite counts for nothing. Sums are in double precision: their rounding is far
+    Guarantee: every class is released, so also which ones a client holds is hidden. A record is in
+    one class, and its row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far
+    adding or removing it moves q. M is centred at means that are known from q; the record moves it
+    by d d^T, whose Frobenius norm is |d|^2 <= R^2. In :func:`pack` the Euclidean norm is the
+    Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes. A record whose
+    features are not finite counts for nothing. Sums are in double precision: their rounding is far
     below the hair by which rows are clipped below the bound.
     """
     whole = F.isfinite().all(1)
@@ -87,11 +96,17 @@ def release(me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, sha
 def lines(client: ClientId, terms: Terms) -> list[Release]:
     """Return what the ledger of a client will say of a release, before it is done."""
     parts = ((MEANS, terms.mu1), (COVARIANCES, terms.mu2))
-    return [Release(what, "example", client, "server", Gaussian(1 / mu), ((0, 0),)) for what, mu in parts]
+    return [
+        Release(what, "example", client, "server", Gaussian(1 / mu), ((0, 0),))
+        for what, mu in parts
+    ]
 
 
 def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return n~ and m of each class; a mean is drawn towards zero as far as its noise asks for (James, Stein 1961)."""
+    """Return n~ and m of each class.
+
+    A mean is drawn towards zero as far as its noise asks for (James, Stein 1961).
+    """
     sums, n = q[:, :-1], q[:, -1] / terms.s
     signal = (1 - sums.shape[1] * terms.sd_sums**2 / sums.square().sum(1)).clamp_min(0)
     m = sums * (signal / n.clamp_min(1.0))[:, None]
@@ -99,7 +114,10 @@ def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
 
 
 def pack(M: Tensor) -> Tensor:
-    """Return the upper triangle of a symmetric matrix, off-diagonal entries times sqrt 2: norms stay what they are."""
+    """Return the upper triangle of a symmetric matrix, off-diagonal entries times sqrt 2.
+
+    Norms stay what they are.
+    """
     i, j = torch.triu_indices(*M.shape)
     return M[i, j] * torch.where(i == j, 1.0, math.sqrt(2)).to(M)
 
@@ -132,16 +150,22 @@ class Gaussians:
         return out
 
 
-def pooled(replies: Sequence[Params], terms: Terms, *, mix: float, ridge: float, ordered: bool = False) -> Gaussians:
-    """Return the Gaussians that many clients' releases amount to: post-processing, so nothing is paid for it.
+def pooled(
+    replies: Sequence[Params], terms: Terms, *, mix: float, ridge: float, ordered: bool = False
+) -> Gaussians:
+    """Return the Gaussians that many clients' releases amount to.
 
-    Each class takes the clients whose noisy counts say that they have enough of it (:func:`holders`). Covariances lose
-    their noise (:func:`denoised`) and are mixed with the one of all classes; what the noise of a mean adds to the
-    doubt about a record is added, too, so a class that nobody holds is never likely. Means that differ between
-    clients are not counted as spread. ``ordered``: features are sorted, and too little signal keeps the first only.
+    Post-processing, so nothing is paid for it.
+
+    Each class takes the clients whose noisy counts say that they have enough of it
+    (:func:`holders`). Covariances lose their noise (:func:`denoised`) and are mixed with the one of
+    all classes; what the noise of a mean adds to the doubt about a record is added, too, so a class
+    that nobody holds is never likely. Means that differ between clients are not counted as spread.
+    ``ordered``: features are sorted, and too little signal keeps the first only.
     """
     known = [counts_and_means(r["q"].double(), terms)[0] for r in replies]
-    use = torch.stack([holders(n) for n in torch.stack(known, 1)], 1)  # (clients, classes) of ones and zeros
+    # (clients, classes) of ones and zeros
+    use = torch.stack([holders(n) for n in torch.stack(known, 1)], 1)
     q = sum_of(use, [r["q"].double() for r in replies])
     n, parts = (q[:, -1] / terms.s).clamp_min(1.0), use.sum(0)
     k = q.shape[1] - 1
@@ -169,8 +193,8 @@ def sum_of(use: Tensor, values: Sequence[Tensor]) -> Tensor:
 def holders(n: Tensor) -> Tensor:
     """Return ones for the clients whose records of a class are worth their noise, given their noisy counts.
 
-    A sum over j clients has j times the noise's variance: the largest counts are taken as long as signal over noise,
-    their sum over sqrt j, grows.
+    A sum over j clients has j times the noise's variance: the largest counts are taken as long as
+    signal over noise, their sum over sqrt j, grows.
 
     >>> holders(torch.tensor([5.0, 600.0, -8.0, 580.0]))
     tensor([0., 1., 0., 1.], dtype=torch.float64)
@@ -185,9 +209,10 @@ def holders(n: Tensor) -> Tensor:
 def denoised(M: Tensor, n: Tensor, parts: Tensor | int, terms: Terms, ridge: float) -> Tensor:
     """Return the covariance of n records, given the sum of some clients' M.
 
-    The eigenvalues of symmetric noise end at an edge, sd sqrt(2 k). One of the signal, t, is seen at t + edge^2/(4 t)
-    with an eigenvector that is partly noise: sqrt(seen^2 - edge^2) is the best weight for it in the Frobenius norm
-    (Benaych-Georges, Nadakuditi 2011). The rest of the trace is spread evenly, times ``ridge``.
+    The eigenvalues of symmetric noise end at an edge, sd sqrt(2 k). One of the signal, t, is seen
+    at t + edge^2/(4 t) with an eigenvector that is partly noise: sqrt(seen^2 - edge^2) is the best
+    weight for it in the Frobenius norm (Benaych-Georges, Nadakuditi 2011). The rest of the trace is
+    spread evenly, times ``ridge``.
     """
     k, n = len(M), n.clamp_min(1.0)
     edge = terms.sd_scatter * (2 * k * parts) ** 0.5 / n
@@ -199,17 +224,26 @@ def denoised(M: Tensor, n: Tensor, parts: Tensor | int, terms: Terms, ridge: flo
 
 
 def plain(inputs: Tensor, data: Any) -> Tensor:
-    """Return inputs as they were before they were normalised for a network: images in 0..1, features as they are."""
+    """Return inputs as they were before they were normalised for a network.
+
+    Images in 0..1, features as they are.
+    """
     if inputs.dim() != 4:
         return inputs
-    mean, std = (torch.tensor(v, device=inputs.device).view(-1, 1, 1) for v in (data.mean, data.std))
+    mean, std = (
+        torch.tensor(v, device=inputs.device).view(-1, 1, 1) for v in (data.mean, data.std)
+    )
     return inputs * std + mean
 
 
 def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
     """Return the features and labels of a client's data."""
-    parts = [data.batch(slice(start, start + CHUNK)) for start in range(0, max(len(data), 1), CHUNK)]
-    return torch.cat([encode(plain(x, data)) for x, _ in parts]).cpu(), torch.cat([y for _, y in parts]).cpu()
+    parts = [
+        data.batch(slice(start, start + CHUNK)) for start in range(0, max(len(data), 1), CHUNK)
+    ]
+    return torch.cat([encode(plain(x, data)) for x, _ in parts]).cpu(), torch.cat(
+        [y for _, y in parts]
+    ).cpu()
 
 
 @dataclass(frozen=True)
@@ -246,7 +280,9 @@ class Moments:
 class Code:
     """Examples as points of about unit norm, and back."""
 
-    def __init__(self, shape: tuple[int, ...], bytes_: bool, frequencies: int, bound: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], bytes_: bool, frequencies: int, bound: float
+    ) -> None:
         self.shape, self.bytes = shape, bytes_
         self.dct = Dct(shape, frequencies) if len(shape) == 3 else None
         self.scale = bound * math.sqrt(math.prod(shape))

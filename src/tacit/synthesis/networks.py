@@ -1,4 +1,7 @@
-"""DA-FL's two networks: a DCGAN's on images of 32x32, with instance norm, which keeps examples apart."""
+"""DA-FL's two networks.
+
+A DCGAN's on images of 32x32, with instance norm, which keeps examples apart.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ SIZE = 32  # of the images that both networks know
 
 
 class Discriminator(nn.Module):
-    """Four convolutions that score how real an image of a given class looks; a class is one channel more."""
+    """Four convolutions that score how real an image of a given class looks.
+
+    A class is one channel more.
+    """
 
     def __init__(self, channels: int, classes: int, width: int) -> None:
         super().__init__()
@@ -83,9 +89,19 @@ def enlarged(pixels: Tensor) -> Tensor:
 
 def as_drawn(images: Tensor, height: int, width: int) -> Tensor:
     """Return a generator's images as bytes, in the size of the data."""
-    return _resized(images, (height, width)).add(1).mul(127.5).round().clamp(0, 255).to(torch.uint8).contiguous()
+    return (
+        _resized(images, (height, width))
+        .add(1)
+        .mul(127.5)
+        .round()
+        .clamp(0, 255)
+        .to(torch.uint8)
+        .contiguous()
+    )
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
     same = tuple(x.shape[2:]) == size
-    return x if same else F.interpolate(x, size, mode="bilinear", align_corners=False, antialias=True)
+    return (
+        x if same else F.interpolate(x, size, mode="bilinear", align_corners=False, antialias=True)
+    )

@@ -1,4 +1,7 @@
-"""The released samples of all clients: how the server gets them, who is handed which, and who takes part then."""
+"""The released samples of all clients.
+
+How the server gets them, who is handed which, and who takes part then.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,12 @@ class Share:
 
 def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Examples]:
     """Ask the next few clients for their samples."""
-    replies = cohort.ask(call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone()))
-    return {i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)}
+    replies = cohort.ask(
+        call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone())
+    )
+    return {
+        i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)
+    }
 
 
 def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Examples]:
@@ -35,17 +42,27 @@ def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Exam
     return {i: union([s for j, s in shares.items() if j != i]) for i in ids}
 
 
-def even(shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator) -> dict[str, Examples]:
-    """Return the whole pool, shuffled and dealt out: it has no secrets, so nothing says who should train on what."""
+def even(
+    shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator
+) -> dict[str, Examples]:
+    """Return the whole pool, shuffled and dealt out.
+
+    It has no secrets, so nothing says who should train on what.
+    """
     pool = union(list(shares.values()))
     if len(pool) < len(ids):
-        raise BadInput(f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more")
+        raise BadInput(
+            f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more"
+        )
     hands = np.array_split(rng.permutation(len(pool)), len(ids))
     return {i: pool.take(torch.from_numpy(rows)) for i, rows in zip(ids, hands, strict=True)}
 
 
 class Joined:
-    """A cohort in which only those take part that have their pool: the others would train on something else."""
+    """A cohort in which only those take part that have their pool.
+
+    The others would train on something else.
+    """
 
     def __init__(self, cohort: Cohort, ids: tuple[str, ...]) -> None:
         self.cohort, self.ids = cohort, ids
@@ -58,5 +75,7 @@ class Joined:
         S = self.cohort.sample(law, round)
         ids = tuple(i for i in S.ids if i in self.ids)
         if S.ids and not ids:
-            raise TooFewReplies(f"round {round + 1}: none of the sampled clients has its part of the pool")
+            raise TooFewReplies(
+                f"round {round + 1}: none of the sampled clients has its part of the pool"
+            )
         return replace(S, ids=ids)

@@ -1,4 +1,7 @@
-"""One set of settings for every place that needs synthetic data: which generator, in which mode, at what cost."""
+"""One set of settings for every place that needs synthetic data.
+
+Which generator, in which mode, at what cost.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,17 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from torch import Tensor
 
-from tacit.core import BadInput, Client, ClientId, Gaussian, NonPrivate, Pure, Release, Sampling, check_number
+from tacit.core import (
+    BadInput,
+    Client,
+    ClientId,
+    Gaussian,
+    NonPrivate,
+    Pure,
+    Release,
+    Sampling,
+    check_number,
+)
 from tacit.synthesis.gan import GAN, LABELS, GANSettings, Mode, Watch
 from tacit.synthesis.labels import held, histogram, own_counts
 from tacit.synthesis.moments import Moments
@@ -19,7 +32,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Fitted(Protocol):
-    """A generator that was fitted to one client's data, through mechanisms: whatever it draws is post-processing."""
+    """A generator that was fitted to one client's data, through mechanisms.
+
+    Whatever it draws is post-processing.
+    """
 
     def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor: ...
 
@@ -29,7 +45,8 @@ class Source:
     """Where synthetic examples come from."""
 
     mode: Mode = "certified"  # paper: the published algorithm, whatever it really spends
-    generator: Literal["auto", "moments", "gan"] = "auto"  # auto: moments if certified, else the paper's GAN
+    # auto: moments if certified, else the paper's GAN
+    generator: Literal["auto", "moments", "gan"] = "auto"
     pool_epsilon: float | Literal["auto"] = (
         "auto"  # what they cost a client, labels included; auto: 1; in paper mode 50
     )
@@ -41,24 +58,41 @@ class Source:
         check_number("pool_epsilon", self.cost, above=0)
         check_number("label_epsilon", self.label_epsilon, above=0)
         if isinstance(self.gan, GAN):
-            raise BadInput("gan = GAN(...): must be GANSettings(...); its mode is that of the method")
+            raise BadInput(
+                "gan = GAN(...): must be GANSettings(...); its mode is that of the method"
+            )
         if self.mode == "paper" and self.generator == "moments":
-            raise BadInput("generator = 'moments': the paper has none; allowed with mode = paper: gan")
+            raise BadInput(
+                "generator = 'moments': the paper has none; allowed with mode = paper: gan"
+            )
         if self.kind == "gan" and self.label_epsilon >= self.cost:
-            raise BadInput(f"label_epsilon = {self.label_epsilon:g}: must be below pool_epsilon = {self.cost:g}")
+            raise BadInput(
+                f"label_epsilon = {self.label_epsilon:g}: must be below pool_epsilon = {self.cost:g}"
+            )
 
     @property
     def kind(self) -> str:
         """The generator that runs."""
-        return {"certified": "moments", "paper": "gan"}[self.mode] if self.generator == "auto" else self.generator
+        return (
+            {"certified": "moments", "paper": "gan"}[self.mode]
+            if self.generator == "auto"
+            else self.generator
+        )
 
     @property
     def cost(self) -> float:
         """The epsilon of the synthetic examples, for each client."""
-        return {"certified": 1.0, "paper": 50.0}[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
+        return (
+            {"certified": 1.0, "paper": 50.0}[self.mode]
+            if self.pool_epsilon == "auto"
+            else self.pool_epsilon
+        )
 
     def fit(self, me: Client, delta: float, watch: Watch | None = None) -> tuple[Fitted, Array]:
-        """Fit the generator to a client's data; return it with the class counts it knows. Its cost is in the ledger."""
+        """Fit the generator to a client's data; return it with the class counts it knows.
+
+        Its cost is in the ledger.
+        """
         if self.kind == "moments":
             moments = self.moments.fit(me, classes=me.classes, epsilon=self.cost, delta=delta)
             return moments, moments.counts
@@ -68,7 +102,9 @@ class Source:
             noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon).value
             counts = held(noisy, 2**0.5 / self.label_epsilon)
         gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
-        return gan.fit(me, classes=me.classes, counts=counts, epsilon=epsilon, delta=delta, watch=watch), counts
+        return gan.fit(
+            me, classes=me.classes, counts=counts, epsilon=epsilon, delta=delta, watch=watch
+        ), counts
 
     def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
         """Return what the ledger of a client with ``n`` examples will say of this, before it is done."""

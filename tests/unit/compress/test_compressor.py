@@ -33,7 +33,10 @@ def test_blocks_run_through_a_tensor_row_by_row():
 
 
 def test_a_layer_too_small_for_two_lengths_is_still_tiled():
-    """5 numbers at 0.3: one row, and 5 > 4 = floor(1/0.3) + 1; Algorithm 3 would leave the last number out."""
+    """5 numbers at 0.3: one row, and 5 > 4 = floor(1/0.3) + 1.
+
+    Algorithm 3 would leave the last number out.
+    """
     assert measure(up_to(5), 0.3).tolist() == [15.0]
     assert measure(up_to(4), 0.4).tolist() == [10.0]
     assert measure(up_to(7), 0.4).tolist() == [1 + 2 + 3 + 4, 5 + 6 + 7]
@@ -53,14 +56,20 @@ def test_rate_one_changes_nothing():
 
 @pytest.mark.parametrize("word", ["binary:1", "gaussian:1", "bernoulli:1.0"])
 def test_rate_one_changes_nothing_whatever_the_matrix(word):
-    x = Params(a=torch.randn(20, 30, generator=torch.Generator().manual_seed(1)), b=up_to(7), c=torch.tensor([2.5]))
+    x = Params(
+        a=torch.randn(20, 30, generator=torch.Generator().manual_seed(1)),
+        b=up_to(7),
+        c=torch.tensor([2.5]),
+    )
     c = Compressor.of(word)
     small = c.compress(x, c.rates(x))
     assert small.size() == x.size()
     assert same(c.expand(small, x, c.rates(x)), x)
 
 
-@pytest.mark.parametrize("word", ["binary:dynamic", "binary:0.1", "gaussian:0.3", "bernoulli:dynamic"])
+@pytest.mark.parametrize(
+    "word", ["binary:dynamic", "binary:0.1", "gaussian:0.3", "bernoulli:dynamic"]
+)
 def test_nothing_comes_of_nothing(word):
     zero = Params(a=torch.zeros(3, 5), b=torch.zeros(600))
     c = Compressor.of(word)
@@ -78,8 +87,9 @@ def layers(**norms):
 def test_dynamic_rates_by_hand():
     """Norms 1, 3, 5, 11 of 20 in all: shares 0.05, 0.15, 0.25, 0.55, so
 
-    0.05 < r_min: round(0.5 - 0.05, 1) = round(0.45, 1) = 0.5, as Python rounds the float next to 0.45;
-    0.15 < r_min: round(0.5 - 0.15, 1) = round(0.35, 1) = 0.3 likewise; 0.25: round(0.25, 1) = 0.2; 0.55: r_max.
+    0.05 < r_min: round(0.5 - 0.05, 1) = round(0.45, 1) = 0.5, as Python rounds the float next to
+    0.45; 0.15 < r_min: round(0.5 - 0.15, 1) = round(0.35, 1) = 0.3 likewise; 0.25: round(0.25, 1) =
+    0.2; 0.55: r_max.
     """
     w = layers(a=1.0, b=3.0, c=5.0, d=11.0)
     assert weights(w) == {"a": 0.05, "b": 0.15, "c": 0.25, "d": 0.55}
@@ -103,7 +113,10 @@ def test_what_is_sent_is_small():
 
 @pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
 def test_sums_of_few_cosines_come_back_from_random_measurements(kind):
-    """Ten cosines in each block of 512, from 153 measurements: exactly. Also from a shorter last block."""
+    """Ten cosines in each block of 512, from 153 measurements: exactly.
+
+    Also from a shorter last block.
+    """
     rng = np.random.default_rng(0)
     blocks = []
     for n, few in ((512, 10), (512, 10), (100, 2)):
@@ -142,7 +155,10 @@ def test_coherence_is_as_in_figure_3(kind):
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("binary", "compress = 'binary': must be none, or one of binary, gaussian, bernoulli with a rate"),
+        (
+            "binary",
+            "compress = 'binary': must be none, or one of binary, gaussian, bernoulli with a rate",
+        ),
         ("binary:", "compress = 'binary:': must be none"),
         ("binary:half", "such as binary:dynamic or binary:0.3"),
         ("binary:0", "rate of compress = 'binary:0' = 0.0: must be above 0 and at most 1"),
@@ -160,7 +176,9 @@ def test_wrong_words_are_refused_in_one_line(word, says):
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize(("r_max", "r_min"), [(0.0, 0.2), (1.1, 0.2), (0.2, 0.5), (0.5, 0.0), (float("nan"), 0.2)])
+@pytest.mark.parametrize(
+    ("r_max", "r_min"), [(0.0, 0.2), (1.1, 0.2), (0.2, 0.5), (0.5, 0.0), (float("nan"), 0.2)]
+)
 def test_wrong_bounds_are_refused(r_max, r_min):
     with pytest.raises(BadInput, match="must be"):
         Compressor.of("binary:dynamic", r_max, r_min)

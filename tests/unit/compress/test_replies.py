@@ -43,7 +43,8 @@ def test_several_updates_in_one_reply():
         ("none", fedavg.Update(X, 1), {"x": X}),
         ("binary:1", fedavg.Update(X, 1), {"x": X}),
         ("gaussian:1", fedavg.Update(X, 1), {"x": X}),
-        ("binary:0.3", fedavg.Update(Params(a=torch.ones(3)), 1), {"x": X}),  # not of the model's shape
+        # not of the model's shape
+        ("binary:0.3", fedavg.Update(Params(a=torch.ones(3)), 1), {"x": X}),
         ("binary:0.3", fedavg.Update(X, 1), {"n": 3}),  # the server sent no parameters
         ("binary:0.3", Done(), {"x": X}),
     ],

@@ -1,4 +1,7 @@
-"""Official files: found, downloaded, checked; a wrong or half file is never taken for the right one."""
+"""Official files: found, downloaded, checked.
+
+A wrong or half file is never taken for the right one.
+"""
 
 import hashlib
 import io
@@ -19,16 +22,26 @@ from tacit.data.files import FILES, OfficialFile, data_folder, ensure, fetch, lo
 CONTENT = b"the official bytes"
 
 
-def official(content: bytes = CONTENT, path: str = "SET/raw/part.gz", size: int | None = None) -> OfficialFile:
+def official(
+    content: bytes = CONTENT, path: str = "SET/raw/part.gz", size: int | None = None
+) -> OfficialFile:
     urls = ("https://one.example/part.gz", "https://two.example/part.gz")
-    return OfficialFile(path, len(content) if size is None else size, "md5", hashlib.md5(content).hexdigest(), urls)
+    return OfficialFile(
+        path, len(content) if size is None else size, "md5", hashlib.md5(content).hexdigest(), urls
+    )
 
 
 def inside(archive_name: str, packed: bytes, member: str, content: bytes = CONTENT) -> OfficialFile:
     archive = OfficialFile(
-        archive_name, None, "md5", hashlib.md5(packed).hexdigest(), (f"https://one.example/{archive_name}",)
+        archive_name,
+        None,
+        "md5",
+        hashlib.md5(packed).hexdigest(),
+        (f"https://one.example/{archive_name}",),
     )
-    return OfficialFile("SET/part.bin", len(content), "sha1", hashlib.sha1(content).hexdigest(), (), archive, member)
+    return OfficialFile(
+        "SET/part.bin", len(content), "sha1", hashlib.sha1(content).hexdigest(), (), archive, member
+    )
 
 
 def tar_gz(members: dict[str, bytes]) -> bytes:
@@ -112,7 +125,9 @@ def test_next_mirror_serves_when_the_first_is_down(monkeypatch, tmp_path):
 @pytest.mark.parametrize("wrong", [b"another content !!", CONTENT[:-3], CONTENT + b"more"])
 def test_wrong_download_is_not_kept(monkeypatch, tmp_path, wrong):
     serve(monkeypatch, {"one.example": wrong, "two.example": wrong})
-    with pytest.raises(BadInput, match=r"SET/raw/part\.gz is not in .* could not be downloaded .*one\.example"):
+    with pytest.raises(
+        BadInput, match=r"SET/raw/part\.gz is not in .* could not be downloaded .*one\.example"
+    ):
         fetch(official(), tmp_path)
     assert everything_below(tmp_path) == set()
 
@@ -186,11 +201,16 @@ def test_zip_that_the_user_put_there_is_used_and_left(monkeypatch, tmp_path):
 
 
 def test_archive_without_the_member_or_with_a_wrong_one(monkeypatch, tmp_path):
-    for members, why in (({"a": b"x"}, "no file set/part.bin"), ({"set/part.bin": b"x" * 18}, "not the official file")):
+    for members, why in (
+        ({"a": b"x"}, "no file set/part.bin"),
+        ({"set/part.bin": b"x" * 18}, "not the official file"),
+    ):
         packed = tar_gz(members)
         serve(monkeypatch, {"one.example": packed})
         folder = tmp_path / why
-        with pytest.raises(BadInput, match=f"set.tar.gz: set/part.bin cannot be taken out of it: .*{why}"):
+        with pytest.raises(
+            BadInput, match=f"set.tar.gz: set/part.bin cannot be taken out of it: .*{why}"
+        ):
             fetch(inside("set.tar.gz", packed, "set/part.bin"), folder)
         assert not (folder / "SET/part.bin").exists()
 
@@ -217,13 +237,16 @@ def test_verify_names_expected_and_found(tmp_path):
     path = put(tmp_path, CONTENT[:7])
     with pytest.raises(BadInput) as caught:
         verify(official(), tmp_path)
-    assert f"{path}: cut short: 7 bytes where the official file has 18; delete it" in str(caught.value)
+    assert f"{path}: cut short: 7 bytes where the official file has 18; delete it" in str(
+        caught.value
+    )
     wrong = b"x" * len(CONTENT)
     put(tmp_path, wrong)
     with pytest.raises(BadInput) as caught:
         verify(official(), tmp_path)
-    assert f"md5 {hashlib.md5(wrong).hexdigest()} where {hashlib.md5(CONTENT).hexdigest()} is published" in str(
-        caught.value
+    assert (
+        f"md5 {hashlib.md5(wrong).hexdigest()} where {hashlib.md5(CONTENT).hexdigest()} is published"
+        in str(caught.value)
     )
     path.unlink()
     with pytest.raises(BadInput, match=r"no such file; put part\.gz"):
@@ -237,7 +260,9 @@ def test_verified_file_is_not_read_again_until_it_changes(monkeypatch, tmp_path)
     monkeypatch.setattr(files, "_problem", lambda *args: reads.append(1) or real(*args))
     assert verify(official(), tmp_path) == verify(official(), tmp_path) == path
     assert len(reads) == 1
-    assert json.loads((tmp_path / ".verified.json").read_text())["SET/raw/part.gz"]["size"] == len(CONTENT)
+    assert json.loads((tmp_path / ".verified.json").read_text())["SET/raw/part.gz"]["size"] == len(
+        CONTENT
+    )
     path.write_bytes(b"x" * len(CONTENT))
     os.utime(path, ns=(1, 1))
     with pytest.raises(BadInput, match="not the official file"):

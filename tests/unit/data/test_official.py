@@ -51,7 +51,9 @@ def test_idx_pair(tmp_path):
 
 
 def test_idx_refusals(tmp_path):
-    with pytest.raises(BadInput, match=r"cut\.gz: 35 bytes where its header \(2, 3, 4\) needs 40: cut short"):
+    with pytest.raises(
+        BadInput, match=r"cut\.gz: 35 bytes where its header \(2, 3, 4\) needs 40: cut short"
+    ):
         read_idx(idx(tmp_path / "cut.gz", PIXELS, cut=5))
     whole = idx(tmp_path / "whole.gz", PIXELS).read_bytes()
     (tmp_path / "half.gz").write_bytes(whole[: len(whole) // 2])
@@ -109,7 +111,9 @@ def test_cifar_refusals(tmp_path):
     with pytest.raises(BadInput, match=r"a\.bin: label 10: must be 0\.\.9"):
         read_cifar([tmp_path / "a.bin"], 1)
     (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:-1])
-    with pytest.raises(BadInput, match=r"a\.bin: 6,145 bytes: must be a whole number of 3,073-byte records"):
+    with pytest.raises(
+        BadInput, match=r"a\.bin: 6,145 bytes: must be a whole number of 3,073-byte records"
+    ):
         read_cifar([tmp_path / "a.bin"], 1)
     (tmp_path / "a.bin").write_bytes(b"")
     with pytest.raises(BadInput, match="0 bytes"):
@@ -120,7 +124,9 @@ def svhn(path: Path, labels: list[int], count: int | None = None) -> np.ndarray:
     """Write an SVHN file; return its pixels (height, width, channel, n)."""
     from scipy.io import savemat
 
-    pixels = np.random.default_rng(5).integers(0, 256, (32, 32, 3, count or len(labels)), dtype=np.uint8)
+    pixels = np.random.default_rng(5).integers(
+        0, 256, (32, 32, 3, count or len(labels)), dtype=np.uint8
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     savemat(path, {"X": pixels, "y": np.array(labels, np.uint8)[:, None]}, do_compression=True)
     return pixels
@@ -166,7 +172,11 @@ def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:
     tiny = []
     for file in FILES[name]:
         raw = (folder / file.path).read_bytes()
-        tiny.append(OfficialFile(file.path, len(raw), "md5", hashlib.md5(raw).hexdigest(), ("https://x.example/",)))
+        tiny.append(
+            OfficialFile(
+                file.path, len(raw), "md5", hashlib.md5(raw).hexdigest(), ("https://x.example/",)
+            )
+        )
     monkeypatch.setitem(FILES, name, tuple(tiny))
 
 
@@ -227,9 +237,13 @@ def test_digits_are_scikit_learns_and_the_test_part_never_changes():
 
 
 def test_unknown_names():
-    with pytest.raises(BadInput, match=r"data = 'mnst': did you mean 'mnist'\? Allowed: digits, mnist"):
+    with pytest.raises(
+        BadInput, match=r"data = 'mnst': did you mean 'mnist'\? Allowed: digits, mnist"
+    ):
         load("mnst")
-    with pytest.raises(BadInput, match=r"data = 'no/such\.npz': no such file or folder; known names: digits"):
+    with pytest.raises(
+        BadInput, match=r"data = 'no/such\.npz': no such file or folder; known names: digits"
+    ):
         load("no/such.npz")
     with pytest.raises(BadInput, match="data = ''"):
         load("")
@@ -241,7 +255,12 @@ def test_unknown_names():
 
 def test_import_stays_light():
     code = "import sys, tacit.data; print([m for m in ('scipy', 'PIL', 'sklearn', 'pyarrow') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 REAL = {  # training examples and classes

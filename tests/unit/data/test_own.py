@@ -50,7 +50,9 @@ def test_hold_out_takes_a_fifth_of_every_class_the_same_way_each_time():
 
 def test_npz_with_both_parts(tmp_path):
     x = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2)
-    data = load(str(npz(tmp_path, x_train=x, y_train=[1, 0, 1], x_test=x[:1] + 100, y_test=np.array([[2]]))))
+    data = load(
+        str(npz(tmp_path, x_train=x, y_train=[1, 0, 1], x_test=x[:1] + 100, y_test=np.array([[2]])))
+    )
     assert data.name == "mine"
     assert data.train.x.tolist() == x[:, None].tolist()
     assert data.train.x.dtype == torch.uint8
@@ -61,7 +63,9 @@ def test_npz_with_both_parts(tmp_path):
 
 
 def test_npz_without_test_part_holds_one_out(tmp_path):
-    data = load_own(npz(tmp_path, x=np.arange(20, dtype=np.float64)[:, None] / 8, y=np.arange(20) % 2))
+    data = load_own(
+        npz(tmp_path, x=np.arange(20, dtype=np.float64)[:, None] / 8, y=np.arange(20) % 2)
+    )
     assert (len(data.train), len(data.test)) == (16, 4)
     assert data.train.x.dtype == torch.float32
     assert by_value(torch.cat([data.train.x, data.test.x])) == [i / 8 for i in range(20)]
@@ -73,7 +77,9 @@ def test_npz_without_test_part_holds_one_out(tmp_path):
 def test_npz_channels_are_found_on_either_side(tmp_path, channels):
     first = np.random.default_rng(0).integers(0, 256, (4, channels, 5, 6), dtype=np.uint8)
     for x in (first, first.transpose(0, 2, 3, 1)):
-        data = load_own(npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 1, 0, 1]))
+        data = load_own(
+            npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 1, 0, 1])
+        )
         assert data.shape == (channels, 5, 6)
         assert data.train.x.tolist() == first.tolist()
         assert len(data.mean) == channels
@@ -81,7 +87,11 @@ def test_npz_channels_are_found_on_either_side(tmp_path, channels):
 
 def test_npz_words_as_labels_and_bytes_as_features(tmp_path):
     x = np.arange(8, dtype=np.uint8).reshape(4, 2)
-    data = load_own(npz(tmp_path, x_train=x, y_train=["wolf", "cat", "cat", "ape"], x_test=x[:1], y_test=["cat"]))
+    data = load_own(
+        npz(
+            tmp_path, x_train=x, y_train=["wolf", "cat", "cat", "ape"], x_test=x[:1], y_test=["cat"]
+        )
+    )
     assert data.classes == ("ape", "cat", "wolf")
     assert (data.train.y.tolist(), data.test.y.tolist()) == ([2, 1, 1, 0], [1])
     assert data.train.x.tolist() == x.astype(float).tolist()
@@ -93,20 +103,32 @@ BAD_ARRAYS = {
     r"mine.npz: holds \['a'\]: must hold x and y": {"a": TWO},
     r"must hold x and y, or x_train": {"x_train": TWO, "y_train": [0, 0, 1, 1], "x_test": TWO},
     r"mine.npz: 4 inputs but 3 labels": {"x": TWO, "y": [0, 1, 1]},
-    r"input \(1, 0\) = nan: must be a finite number": {"x": np.array([[1.0], [np.nan]]), "y": [0, 0]},
+    r"input \(1, 0\) = nan: must be a finite number": {
+        "x": np.array([[1.0], [np.nan]]),
+        "y": [0, 0],
+    },
     r"input \(0, 0\) = -inf": {"x": np.array([[-np.inf], [2]]), "y": [0, 0]},
-    r"input \(0, 0\) = 1e\+300: must be a finite number \(float32\)": {"x": np.array([[1e300], [2]]), "y": [0, 0]},
+    r"input \(0, 0\) = 1e\+300: must be a finite number \(float32\)": {
+        "x": np.array([[1e300], [2]]),
+        "y": [0, 0],
+    },
     r"label -1 of example 2: must be a whole number from 0": {"x": TWO, "y": [0, 1, -1, 0]},
     r"label 0.5 of example 1: must be a whole number": {"x": TWO, "y": [0, 0.5, 1, 1]},
     r"label nan of example 3": {"x": TWO, "y": [0, 0, 1, np.nan]},
-    r"label 99999 of example 0: must be a whole number from 0 to 65535": {"x": TWO, "y": [99999, 0, 0, 0]},
+    r"label 99999 of example 0: must be a whole number from 0 to 65535": {
+        "x": TWO,
+        "y": [99999, 0, 0, 0],
+    },
     r"labels of shape \(4, 3\): must be one label per example": {"x": TWO, "y": np.zeros((4, 3))},
     r"labels of type complex128": {"x": TWO, "y": np.zeros(4, complex)},
     r"label '' of example 1 is missing": {"x": TWO, "y": ["a", "", "b", "b"]},
     r"inputs of shape \(0, 2\) are empty": {"x": TWO[:0], "y": []},
     r"no labels": {"x": TWO, "y": []},
     r"inputs of shape \(4,\): must be": {"x": TWO[:, 0], "y": [0, 0, 1, 1]},
-    r"inputs of type <U1: must be uint8 images or numbers": {"x": np.array([["a"], ["b"]]), "y": [0, 1]},
+    r"inputs of type <U1: must be uint8 images or numbers": {
+        "x": np.array([["a"], ["b"]]),
+        "y": [0, 1],
+    },
     r"both ends could be the channels": {"x": np.zeros((2, 3, 5, 3), np.uint8), "y": [0, 1]},
     r"neither end is 1 or 3 channels": {"x": np.zeros((2, 4, 5, 6), np.uint8), "y": [0, 1]},
     r"no class has two examples": {"x": TWO, "y": [0, 1, 2, 3]},
@@ -116,7 +138,12 @@ BAD_ARRAYS = {
         "x_test": TWO[:, :1],
         "y_test": [0, 0, 1, 1],
     },
-    r"mine.npz test: 4 inputs but 1 labels": {"x_train": TWO, "y_train": [0] * 4, "x_test": TWO, "y_test": [0]},
+    r"mine.npz test: 4 inputs but 1 labels": {
+        "x_train": TWO,
+        "y_train": [0] * 4,
+        "x_test": TWO,
+        "y_test": [0],
+    },
 }
 
 
@@ -262,8 +289,12 @@ def test_parquet(tmp_path):
 
 
 def test_parquet_refusals(tmp_path):
-    assert "column 'a' has 1 missing values" in refused(parquet(tmp_path, a=[1, None], label=[0, 0]))
-    assert "column 'label' has 1 missing values" in refused(parquet(tmp_path, a=[1, 2], label=[0, None]))
+    assert "column 'a' has 1 missing values" in refused(
+        parquet(tmp_path, a=[1, None], label=[0, 0])
+    )
+    assert "column 'label' has 1 missing values" in refused(
+        parquet(tmp_path, a=[1, 2], label=[0, None])
+    )
     assert "column 'a' is not numeric" in refused(parquet(tmp_path, a=["p", "q"], label=[0, 0]))
     assert "row 1: a = inf" in refused(parquet(tmp_path, a=[1.0, float("inf")], label=[0, 0]))
     assert "no rows" in refused(parquet(tmp_path, a=np.zeros(0), label=np.zeros(0)))
@@ -284,7 +315,9 @@ def test_parquet_without_pyarrow(monkeypatch, tmp_path):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "reading Parquet needs pyarrow: pip install 'tacit[parquet]'" in refused(tmp_path / "visits.parquet")
+    assert "reading Parquet needs pyarrow: pip install 'tacit[parquet]'" in refused(
+        tmp_path / "visits.parquet"
+    )
 
 
 def test_other_paths_are_refused(tmp_path):
@@ -312,7 +345,10 @@ class Listed(torch.utils.data.Dataset):
 
 def test_torch_tensors_with_a_test_part():
     x = torch.arange(12, dtype=torch.float32).reshape(4, 3)
-    train, test = TensorDataset(x, torch.tensor([0, 1, 2, 1])), TensorDataset(x[:1] + 50, torch.tensor([2]))
+    train, test = (
+        TensorDataset(x, torch.tensor([0, 1, 2, 1])),
+        TensorDataset(x[:1] + 50, torch.tensor([2])),
+    )
     data = from_torch(train, test=test, name="mine")
     assert data.name == "mine"
     assert data.train.x.tolist() == x.tolist()
@@ -329,7 +365,9 @@ def test_torch_pictures_keep_the_names_of_their_classes():
     assert data.train.x.dtype == torch.uint8
     assert (data.train.x[:, 0, 0, 0].long() % 2 == data.train.y).all()
     assert len(data.test) == 2
-    words = from_torch(Listed([(np.ones(2), "b"), (np.ones(2), "a"), (np.ones(2), "a")], ["b", "a"]))
+    words = from_torch(
+        Listed([(np.ones(2), "b"), (np.ones(2), "a"), (np.ones(2), "a")], ["b", "a"])
+    )
     assert words.classes == ("a", "b")
     assert words.train.y.tolist() == [1, 0]
 
@@ -343,7 +381,10 @@ def test_torch_refusals():
         (Endless(), "own train: Endless has no length"),
         (Listed([]), "Listed has no items"),
         (Listed([np.ones(2)]), r"item 0 is a ndarray: must be a pair"),
-        (Listed([(np.ones(2), 0), (np.ones(3), 0)]), r"input 1 is float64 \(3,\) and the first float64 \(2,\)"),
+        (
+            Listed([(np.ones(2), 0), (np.ones(3), 0)]),
+            r"input 1 is float64 \(3,\) and the first float64 \(2,\)",
+        ),
         (Listed([(np.array([1, np.inf]), 0)] * 2), r"own: input \(0, 1\) = inf"),
         (Listed([(np.ones(2), -3)] * 2), "own: label -3 of example 0"),
         (Listed([(np.ones(2), np.zeros(4))] * 2), r"own: labels of shape \(2, 4\)"),
@@ -360,7 +401,9 @@ def test_a_path_that_holds_in_every_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("d.csv", "odd.csv:name"):
         (tmp_path / name).write_text("a,b/c\n1,2\n")
-    assert anywhere("d.csv") == anywhere("./d.csv") == anywhere("~/d.csv") == str(tmp_path / "d.csv")
+    assert (
+        anywhere("d.csv") == anywhere("./d.csv") == anywhere("~/d.csv") == str(tmp_path / "d.csv")
+    )
     assert anywhere("d.csv:b/c") == f"{tmp_path / 'd.csv'}:b/c"
     assert anywhere("odd.csv:name") == str(tmp_path / "odd.csv:name")
     for name in ("digits", "mnist", "sites", "missing.npz", ""):

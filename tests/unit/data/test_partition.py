@@ -31,11 +31,23 @@ def table(labels, parts, classes):
 
 
 def test_iid_sizes_differ_by_at_most_one():
-    assert sizes(draw("iid", train=np.zeros(11, int), test=[], classes=1, clients=4).train) == [3, 3, 3, 2]
+    assert sizes(draw("iid", train=np.zeros(11, int), test=[], classes=1, clients=4).train) == [
+        3,
+        3,
+        3,
+        2,
+    ]
 
 
 def test_one_client_has_everything():
-    for scheme in ("iid", "label:10", "dirichlet:0.1", "dirichlet-client:0.1", "quantity:0.1", "acid:10"):
+    for scheme in (
+        "iid",
+        "label:10",
+        "dirichlet:0.1",
+        "dirichlet-client:0.1",
+        "quantity:0.1",
+        "acid:10",
+    ):
         result = draw(scheme, clients=1)
         assert result.train[0].tolist() == result.test[0].tolist() == list(range(100))
 
@@ -63,14 +75,18 @@ def test_label_with_too_few_clients_leaves_classes_out():
 
 
 def test_label_skips_a_class_without_examples():
-    result = draw("label:2", train=np.array([0, 0, 2, 2]), test=np.array([0, 1, 2]), clients=2, classes=3)
+    result = draw(
+        "label:2", train=np.array([0, 0, 2, 2]), test=np.array([0, 1, 2]), clients=2, classes=3
+    )
     assert table(np.array([0, 0, 2, 2]), result.train, 3).tolist() == [[1, 0, 1], [1, 0, 1]]
     assert sorted(np.concatenate(result.test).tolist()) == [0, 2]
 
 
 def test_label_pairs_vary():
     labels = np.arange(1000) % 10
-    pairs = {tuple(np.unique(labels[rows])) for rows in draw("label:2", train=labels, clients=40).train}
+    pairs = {
+        tuple(np.unique(labels[rows])) for rows in draw("label:2", train=labels, clients=40).train
+    }
     assert len(pairs) > 10
 
 
@@ -78,7 +94,8 @@ def test_tiny_beta_gives_a_class_to_one_client_and_no_client_nothing():
     counts = table(TEN, draw("dirichlet:1e-6", clients=20).train, 10)
     assert counts.sum() == 100
     assert counts.sum(axis=1).min() == 1
-    assert (counts.max(axis=0) + (counts > 0).sum(axis=0) - 1 == 10).all()  # all but the single repaired examples
+    # all but the single repaired examples
+    assert (counts.max(axis=0) + (counts > 0).sum(axis=0) - 1 == 10).all()
 
 
 def test_huge_beta_divides_each_class_evenly():
@@ -114,7 +131,10 @@ def test_acid_gives_equal_sizes_where_the_classes_allow_it():
 
 def test_acid_is_limited_by_what_the_classes_have():
     labels = np.array([0] * 8 + [1] * 2)
-    assert sorted(sizes(draw("acid:1", train=labels, clients=2, classes=2, test=[]).train)) == [2, 5]
+    assert sorted(sizes(draw("acid:1", train=labels, clients=2, classes=2, test=[]).train)) == [
+        2,
+        5,
+    ]
 
 
 def test_acid_on_unequal_classes_starves_no_one():
@@ -139,11 +159,14 @@ def test_sizes_come_in_the_order_written():
     assert draw("sizes:1x30,2x5", clients=3).public is None
     rest = draw("sizes:1x30,2x5,public=rest", clients=3).public
     assert len(rest) == 60
-    assert not np.isin(rest, np.concatenate(draw("sizes:1x30,2x5,public=rest", clients=3).train)).any()
+    assert not np.isin(
+        rest, np.concatenate(draw("sizes:1x30,2x5,public=rest", clients=3).train)
+    ).any()
 
 
 @pytest.mark.parametrize(
-    ("preset", "total", "clients", "public"), [("kd-mnist", 60_000, 53, 1000), ("kd-svhn", 73_257, 52, 1200)]
+    ("preset", "total", "clients", "public"),
+    [("kd-mnist", 60_000, 53, 1000), ("kd-svhn", 73_257, 52, 1200)],
 )
 def test_presets_of_kd_dpfl(preset, total, clients, public):
     assert preset in PRESETS
@@ -160,7 +183,9 @@ def test_clients_of_other_schemes_is_what_is_wanted():
 def test_feature_noise_is_iid_with_growing_noise():
     result = draw("feature-noise:0.4", clients=4)
     assert all(map(np.array_equal, result.train, draw("iid", clients=4).train))
-    assert result.noise == pytest.approx([math.sqrt(0.1), math.sqrt(0.2), math.sqrt(0.3), math.sqrt(0.4)])
+    assert result.noise == pytest.approx(
+        [math.sqrt(0.1), math.sqrt(0.2), math.sqrt(0.3), math.sqrt(0.4)]
+    )
     assert draw("feature-noise:0", clients=2).noise == (0.0, 0.0)
 
 
@@ -168,7 +193,10 @@ def test_test_rows_follow_the_training_rows():
     train = np.array([0] * 9 + [1] * 6)
     result = draw("sizes:1x10,1x5", train=train, test=np.repeat([0, 1], 30), clients=2, classes=2)
     counts = table(train, result.train, 2)
-    assert table(np.repeat([0, 1], 30), result.test, 2).tolist() == np.rint(counts * 30 / [9, 6]).astype(int).tolist()
+    assert (
+        table(np.repeat([0, 1], 30), result.test, 2).tolist()
+        == np.rint(counts * 30 / [9, 6]).astype(int).tolist()
+    )
 
 
 def test_apportion_gives_the_rest_to_the_largest_remainders():
@@ -192,7 +220,10 @@ text = repr(([rows.tolist() for rows in result.train + result.test], result.rela
     exec(code, here)
     env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code + "import sys; sys.stdout.write(text)"]
-    assert subprocess.run(command, env=env, capture_output=True, check=True, text=True).stdout == here["text"]
+    assert (
+        subprocess.run(command, env=env, capture_output=True, check=True, text=True).stdout
+        == here["text"]
+    )
 
 
 def test_splits_stay_as_they_are():
@@ -237,8 +268,14 @@ NAMES = "iid, label, dirichlet, dirichlet-client, quantity, acid, alid, sizes, f
         ("sizes:public=rest", f"split = 'sizes:public=rest': {LIKE}"),
         ("sizes:5x1,public=0", f"split = 'sizes:5x1,public=0': {LIKE}"),
         ("sizes:5x21", "split = 'sizes:5x21': needs 105 training examples (there are 100)"),
-        ("sizes:5x20,public=1", "split = 'sizes:5x20,public=1': needs 101 training examples (there are 100)"),
-        ("sizes:5x20,public=rest", "split = 'sizes:5x20,public=rest': needs 100 training examples and a public rest"),
+        (
+            "sizes:5x20,public=1",
+            "split = 'sizes:5x20,public=1': needs 101 training examples (there are 100)",
+        ),
+        (
+            "sizes:5x20,public=rest",
+            "split = 'sizes:5x20,public=rest': needs 100 training examples and a public rest",
+        ),
         ("sizes:3x2", "clients = 5: must be 3 (as split 'sizes:3x2' says)"),
         ("sizes:999999999x999999999", "clients = 5: must be 999999999 (as split"),
     ],
@@ -271,7 +308,9 @@ def test_refusals_of_the_rest(changed, line):
 
 
 def test_refusal_of_k_counts_only_classes_that_have_examples():
-    with pytest.raises(BadInput, match=r"^split = 'label:3': k must be between 1 and 2 \(2 of 3 have examples\)$"):
+    with pytest.raises(
+        BadInput, match=r"^split = 'label:3': k must be between 1 and 2 \(2 of 3 have examples\)$"
+    ):
         draw("label:3", train=[0, 0, 2, 2], test=[], clients=2, classes=3)
 
 

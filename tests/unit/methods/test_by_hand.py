@@ -1,15 +1,18 @@
 """Every method on a case small enough to work out on paper.
 
-One input number, two classes, no bias, so the network has two weights W = (w0, w1) and its scores are z = (w0 x, w1 x).
-The cross-entropy of a point (x, y) with y in {0, 1} has, with p = sigmoid(z1 - z0), the derivatives
+One input number, two classes, no bias, so the network has two weights W = (w0, w1) and its scores
+are z = (w0 x, w1 x). The cross-entropy of a point (x, y) with y in {0, 1} has, with p = sigmoid(z1
+- z0), the derivatives
 
     dl/dw1 = (p - y) x        dl/dw0 = -(p - y) x
 
-so a start at W = (-v, v) stays antisymmetric: every method is a recursion of the one number v, with z1 - z0 = 2 v x and
+so a start at W = (-v, v) stays antisymmetric: every method is a recursion of the one number v, with
+z1 - z0 = 2 v x and
 
     g(v) = mean over the points of (sigmoid(2 v x) - y) x
 
-which is what `slope` says below. All expected numbers come from plain Python floats and these formulas.
+which is what `slope` says below. All expected numbers come from plain Python floats and these
+formulas.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ from tacit.run.drive import drive
 CLOSE = 1e-6
 SMALL = [(2.0, 1)]  # the client with one point
 LARGE = [(1.0, 0), (3.0, 1)]  # the client with two
-TWICE = [(1.5, 0), (1.5, 0)]  # two equal points, so that the order of mini-batches of one does not matter
+# two equal points, so that the order of mini-batches of one does not matter
+TWICE = [(1.5, 0), (1.5, 0)]
 
 
-# ---- plain Python, nothing of ours ----------------------------------------------------------------------------------
+# ---- plain Python, nothing of ours
+# ----------------------------------------------------------------------------------
 
 
 def sigmoid(t):
@@ -66,7 +71,8 @@ def mass(steps, momentum):
     return total
 
 
-# ---- the same thing as a world -------------------------------------------------------------------------------------
+# ---- the same thing as a world
+# -------------------------------------------------------------------------------------
 
 
 def dataset(points):
@@ -78,8 +84,12 @@ def dataset(points):
 def federation(*clients):
     """Give each client the points listed for it, as training and as test data."""
     ends = np.cumsum([len(points) for points in clients])
-    rows = tuple(np.arange(end - len(points), end) for end, points in zip(ends, clients, strict=True))
-    return Federation(dataset([p for points in clients for p in points]), Split(train=rows, test=rows))
+    rows = tuple(
+        np.arange(end - len(points), end) for end, points in zip(ends, clients, strict=True)
+    )
+    return Federation(
+        dataset([p for points in clients for p in points]), Split(train=rows, test=rows)
+    )
 
 
 def weights(v):
@@ -112,7 +122,8 @@ class Hand:
         return self.world.store(client).kept(self.engine.accepted.get(client))
 
 
-# ---- FedAvg ---------------------------------------------------------------------------------------------------------
+# ---- FedAvg
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_fedavg_one_step_is_the_mean_weighted_by_examples(tmp_path):
@@ -127,7 +138,12 @@ def test_fedavg_one_step_is_the_mean_weighted_by_examples(tmp_path):
 
 
 def test_fedavg_two_rounds_of_two_epochs(tmp_path):
-    v, got = 0.25, Hand(tmp_path, SMALL, LARGE).run(FedAvg(rounds=2, sgd=SGD(lr=0.3, epochs=2, batch=10)), v=0.25)
+    v, got = (
+        0.25,
+        Hand(tmp_path, SMALL, LARGE).run(
+            FedAvg(rounds=2, sgd=SGD(lr=0.3, epochs=2, batch=10)), v=0.25
+        ),
+    )
     for s in got:
         v = (1 * descend(v, SMALL, lr=0.3, steps=2) + 2 * descend(v, LARGE, lr=0.3, steps=2)) / 3
         assert number(s.x) == pytest.approx(v, abs=CLOSE)
@@ -136,21 +152,28 @@ def test_fedavg_two_rounds_of_two_epochs(tmp_path):
 
 def test_fedavg_weight_decay_adds_its_multiple_of_the_point(tmp_path):
     """One step with weight decay h: y = v - lr (g(v) + h v)."""
-    (s,) = Hand(tmp_path, SMALL, LARGE).run(FedAvg(rounds=1, sgd=SGD(lr=0.5, batch=10, weight_decay=0.2)), v=0.4)
+    (s,) = Hand(tmp_path, SMALL, LARGE).run(
+        FedAvg(rounds=1, sgd=SGD(lr=0.5, batch=10, weight_decay=0.2)), v=0.4
+    )
     ends = [0.4 - 0.5 * (slope(0.4, points) + 0.2 * 0.4) for points in (SMALL, LARGE)]
     assert number(s.x) == pytest.approx((ends[0] + 2 * ends[1]) / 3, abs=CLOSE)
 
 
-# ---- FedProx --------------------------------------------------------------------------------------------------------
+# ---- FedProx
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_fedprox_second_step_is_pulled_back(tmp_path):
-    """Two full-batch steps, mu = 2, lr = 1/10: the term is 0 at the first and mu (y1 - v) at the second.
+    """Two full-batch steps, mu = 2, lr = 1/10.
+
+    The term is 0 at the first and mu (y1 - v) at the second.
 
     y1 = v - lr g(v)        y2 = y1 - lr (g(y1) + mu (y1 - v))
     """
     v, mu, lr = 0.25, 2.0, 0.1
-    (s,) = Hand(tmp_path, SMALL, LARGE).run(FedProx(rounds=1, mu=mu, sgd=SGD(lr=lr, epochs=2, batch=10)), v=v)
+    (s,) = Hand(tmp_path, SMALL, LARGE).run(
+        FedProx(rounds=1, mu=mu, sgd=SGD(lr=lr, epochs=2, batch=10)), v=v
+    )
     ends = []
     for points in (SMALL, LARGE):
         y1 = v - lr * slope(v, points)
@@ -163,24 +186,37 @@ def test_fedprox_second_step_is_pulled_back(tmp_path):
 
 def test_fedprox_measures_from_each_rounds_own_start(tmp_path):
     v, mu, lr = 0.1, 0.5, 0.4
-    for s in Hand(tmp_path, SMALL, LARGE).run(FedProx(rounds=3, mu=mu, sgd=SGD(lr=lr, epochs=3, batch=10)), v=v):
-        ends = [descend(v, points, lr=lr, steps=3, correction=lambda y, v=v: mu * (y - v)) for points in (SMALL, LARGE)]
+    for s in Hand(tmp_path, SMALL, LARGE).run(
+        FedProx(rounds=3, mu=mu, sgd=SGD(lr=lr, epochs=3, batch=10)), v=v
+    ):
+        ends = [
+            descend(v, points, lr=lr, steps=3, correction=lambda y, v=v: mu * (y - v))
+            for points in (SMALL, LARGE)
+        ]
         v = (ends[0] + 2 * ends[1]) / 3
         assert number(s.x) == pytest.approx(v, abs=CLOSE)
 
 
-# ---- SCAFFOLD -------------------------------------------------------------------------------------------------------
+# ---- SCAFFOLD
+# -------------------------------------------------------------------------------------------------------
 
 
 def scaffold_round(v, c, own, chosen, clients, *, lr, steps, server_lr=1.0, momentum=0.0):
     """Return the paper's next (x, c); ``own`` holds the c_i and is changed in place.
 
-    y_i: steps with g - c_i + c         c_i+ = c_i - c + (x - y_i) / (K lr), K the weight of all gradients
-    x+ = x + server_lr mean_S (y_i - x)         c+ = c + (1 / N) sum_S (c_i+ - c_i)
+    y_i: steps with g - c_i + c         c_i+ = c_i - c + (x - y_i) / (K lr), K the weight of all
+    gradients x+ = x + server_lr mean_S (y_i - x)         c+ = c + (1 / N) sum_S (c_i+ - c_i)
     """
     dy = dc = 0.0
     for i in chosen:
-        y = descend(v, clients[i], lr=lr, steps=steps, momentum=momentum, correction=lambda _, i=i: c - own[i])
+        y = descend(
+            v,
+            clients[i],
+            lr=lr,
+            steps=steps,
+            momentum=momentum,
+            correction=lambda _, i=i: c - own[i],
+        )
         plus = own[i] - c + (v - y) / (mass(steps, momentum) * lr)
         dy, dc = dy + (y - v), dc + (plus - own[i])
         own[i] = plus
@@ -188,7 +224,9 @@ def scaffold_round(v, c, own, chosen, clients, *, lr, steps, server_lr=1.0, mome
 
 
 def test_scaffold_one_step_from_zero(tmp_path):
-    """K = 1, lr = 1/2 and v = 0: g = -1 and -1/2 (see FedAvg), so y = 1/2 and 1/4, whose plain mean is 3/8.
+    """K = 1, lr = 1/2 and v = 0.
+
+    G = -1 and -1/2 (see FedAvg), so y = 1/2 and 1/4, whose plain mean is 3/8.
 
     c_i = (0 - y_i) / lr = g_i = -1 and -1/2, and c = -3/4.
     """
@@ -203,18 +241,25 @@ def test_scaffold_one_step_from_zero(tmp_path):
 def test_scaffold_two_rounds(tmp_path, server_lr, momentum):
     lr, v, c, own, clients = 0.3, 0.25, 0.0, [0.0, 0.0], [SMALL, [(1.0, 0), (3.0, 0)]]
     hand = Hand(tmp_path, *clients)
-    method = Scaffold(rounds=2, server_lr=server_lr, sgd=SGD(lr=lr, epochs=3, batch=10, momentum=momentum))
+    method = Scaffold(
+        rounds=2, server_lr=server_lr, sgd=SGD(lr=lr, epochs=3, batch=10, momentum=momentum)
+    )
     s = method.init(weights(v))
     for _ in range(2):
         s = drive(method, hand.engine, s, stop_after=1)
-        v, c = scaffold_round(v, c, own, [0, 1], clients, lr=lr, steps=3, server_lr=server_lr, momentum=momentum)
+        v, c = scaffold_round(
+            v, c, own, [0, 1], clients, lr=lr, steps=3, server_lr=server_lr, momentum=momentum
+        )
         assert number(s.x) == pytest.approx(v, abs=CLOSE)
         assert number(s.c) == pytest.approx(c, abs=CLOSE)
         assert [number(hand.kept(i)["c"]) for i in "01"] == pytest.approx(own, abs=CLOSE)
-        assert c == pytest.approx(sum(own) / 2)  # of the formulas: everyone takes part, so c is the mean of the c_i
+        # of the formulas: everyone takes part, so c is the mean of the c_i
+        assert c == pytest.approx(sum(own) / 2)
     free = 0.25
     for _ in range(2):
-        free += server_lr * (sum(descend(free, p, lr=lr, steps=3, momentum=momentum) for p in clients) / 2 - free)
+        free += server_lr * (
+            sum(descend(free, p, lr=lr, steps=3, momentum=momentum) for p in clients) / 2 - free
+        )
     assert abs(free - v) > 100 * CLOSE  # the second round's correction is seen
 
 
@@ -233,12 +278,15 @@ def test_scaffold_with_part_of_the_clients_moves_c_by_one_nth(tmp_path):
     assert len(seen) > 1
 
 
-# ---- FedNova --------------------------------------------------------------------------------------------------------
+# ---- FedNova
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_fednova_normalises_by_how_much_each_client_did(tmp_path, momentum):
-    """Mini-batches of one point and two epochs: client 0 (one point) takes 2 steps, client 1 (two points) takes 4.
+    """Mini-batches of one point and two epochs.
+
+    Client 0 (one point) takes 2 steps, client 1 (two points) takes 4.
 
     ||a||_1 is 2 and 4 without momentum; with momentum m = 1/2 the velocities of unit gradients are
     1, 3/2 and 1, 3/2, 7/4, 15/8, so 5/2 and 49/8. With p = (1/3, 2/3):
@@ -259,25 +307,34 @@ def test_fednova_normalises_by_how_much_each_client_did(tmp_path, momentum):
 
 
 def test_fednova_of_linear_losses_goes_along_the_true_gradient(tmp_path):
-    """The paper's point: at tiny lr every step sees the same g, so x+ = x - lr tau_eff sum_i p_i g_i(x).
+    """The paper's point.
 
-    That is the gradient of the whole loss, however many steps each client takes; FedAvg's direction is not.
+    At tiny lr every step sees the same g, so x+ = x - lr tau_eff sum_i p_i g_i(x).
+
+    That is the gradient of the whole loss, however many steps each client takes; FedAvg's direction
+    is not.
     """
     v, lr = 0.25, 1e-3
     fraction = {}
     for method in (FedNova, FedAvg):
-        (s,) = Hand(tmp_path / method.__name__, SMALL, TWICE).run(method(rounds=1, sgd=SGD(lr=lr, batch=1)), v=v)
+        (s,) = Hand(tmp_path / method.__name__, SMALL, TWICE).run(
+            method(rounds=1, sgd=SGD(lr=lr, batch=1)), v=v
+        )
         fraction[method] = (v - number(s.x)) / lr
     g0, g1 = slope(v, SMALL), slope(v, TWICE)
     assert fraction[FedNova] == pytest.approx((1 / 3 + 4 / 3) * (g0 / 3 + 2 * g1 / 3), rel=5e-3)
     assert fraction[FedAvg] == pytest.approx(g0 / 3 + 2 * 2 * g1 / 3, rel=5e-3)
 
 
-# ---- FedMix ---------------------------------------------------------------------------------------------------------
+# ---- FedMix
+# ---------------------------------------------------------------------------------------------------------
 
 
 def soft(d, y):
-    """Return the loss of score difference d = z1 - z0 under probability y of class 1: log(1 + e^d) - y d."""
+    """Return the loss of score difference d = z1 - z0 under probability y of class 1.
+
+    Log(1 + e^d) - y d.
+    """
     return math.log1p(math.exp(d)) - y * d
 
 
@@ -298,9 +355,12 @@ def mixed_slope(v, points, mean, lam, h=1e-5):
 
 
 def test_fedmix_with_two_clients(tmp_path):
-    """M = 10, so each client shares one mean: (2, 1) and ((1 + 3) / 2, 1/2) = (2, 1/2); each then draws one of them.
+    """M = 10, so each client shares one mean: (2, 1) and ((1 + 3) / 2, 1/2) = (2, 1/2).
 
-    The draw is the only thing not known on paper, so the result must be one of the four that are possible.
+    Each then draws one of them.
+
+    The draw is the only thing not known on paper, so the result must be one of the four that are
+    possible.
     """
     v, lam, lr = 0.25, 0.3, 0.5
     means, large = [(2.0, 1.0), (2.0, 0.5)], [(1.0, 0), (3.0, 1)]
@@ -311,7 +371,10 @@ def test_fedmix_with_two_clients(tmp_path):
         assert s.means.x_bar.tolist() == [[2.0], [2.0]]
         assert s.means.y_bar.tolist() == [[0.0, 1.0], [0.5, 0.5]]
         ends = {
-            (i, j): v - lr * (mixed_slope(v, SMALL, means[i], lam) + 2 * mixed_slope(v, large, means[j], lam)) / 3
+            (i, j): v
+            - lr
+            * (mixed_slope(v, SMALL, means[i], lam) + 2 * mixed_slope(v, large, means[j], lam))
+            / 3
             for i in (0, 1)
             for j in (0, 1)
         }
@@ -322,7 +385,10 @@ def test_fedmix_with_two_clients(tmp_path):
 
 
 def test_fedmix_shares_the_means_of_groups_of_m(tmp_path):
-    """Three points with M = 2: a group of two and the one that is left over; which is which is up to the shuffle."""
+    """Three points with M = 2: a group of two and the one that is left over.
+
+    Which is which is up to the shuffle.
+    """
     three = [(1.0, 0), (2.0, 1), (6.0, 1)]
     (s,) = Hand(tmp_path, three).run(FedMix(rounds=1, M=2, sgd=SGD(batch=10)))
     groups = [(s.means.x_bar[k].item(), s.means.y_bar[k].tolist()) for k in (0, 1)]
@@ -349,7 +415,11 @@ def test_fedmix_gradient_in_three_classes_and_two_inputs(tmp_path):
         for x, y in points:
             s, e = (1 - lam) * np.array(x), np.eye(3)[y]
             p = softmax(w @ s)
-            total += (1 - lam) * -(e @ np.log(p)) + lam * -(y_bar @ np.log(p)) + taylor * (w.T @ (p - e)) @ x_bar
+            total += (
+                (1 - lam) * -(e @ np.log(p))
+                + lam * -(y_bar @ np.log(p))
+                + taylor * (w.T @ (p - e)) @ x_bar
+            )
         return total / len(points)
 
     def slopes(**kw):
@@ -370,7 +440,8 @@ def test_fedmix_gradient_in_three_classes_and_two_inputs(tmp_path):
     assert np.abs(slopes() - slopes(taylor=0.0)).max() > 0.01  # the Taylor term is seen
 
 
-# ---- the two that are not federated ---------------------------------------------------------------------------------
+# ---- the two that are not federated
+# ---------------------------------------------------------------------------------
 
 
 def test_centralised_is_one_step_on_the_pooled_points(tmp_path):
@@ -404,7 +475,9 @@ def test_local_models_stay_apart_and_at_home(tmp_path):
             scores = method.predictor(me, states[-1])(torch.tensor([[2.0]]))
         assert scores.tolist() == [pytest.approx([-2 * end, 2 * end], abs=CLOSE)]
     newcomer = hand.world.client("evaluate.score_own", "0", 0, {})
-    assert method.predictor(newcomer, states[-1])(torch.tensor([[2.0]])).tolist() == [[-2 * v, 2 * v]]
+    assert method.predictor(newcomer, states[-1])(torch.tensor([[2.0]])).tolist() == [
+        [-2 * v, 2 * v]
+    ]
 
 
 def test_local_releases_nothing_and_the_others_say_what_they_send(tmp_path):

@@ -1,4 +1,7 @@
-"""CUAG-PFL: the published algorithm by hand, the certified modes by their ledgers, and all of them under faults."""
+"""CUAG-PFL.
+
+The published algorithm by hand, the certified modes by their ledgers, and all of them under faults.
+"""
 
 import math
 from dataclasses import replace
@@ -49,13 +52,18 @@ def spent(method, ledger):
     return privacy.epsilon(ledger, unit=unit, observer=observer, delta=DELTA)
 
 
-# -------------------------------------------------------------------------------------------------------- equivalences
+# --------------------------------------------------------------------------------------------------------
+# equivalences
 
 
-@pytest.mark.parametrize("settings", [{"matrix": "none"}, {"matrix": "binary:1"}, {"mode": "paper"}])
+@pytest.mark.parametrize(
+    "settings", [{"matrix": "none"}, {"matrix": "binary:1"}, {"mode": "paper"}]
+)
 def test_without_noise_and_compression_it_is_pfldyn_to_the_bit(lab, settings):
     want, _ = run(lab, PFLDyn(rounds=3, per_round=4, local=QUICK))
-    got, engine = run(lab, CUAG(rounds=3, per_round=4, mu=0.0, local=QUICK, **{"matrix": "none"} | settings))
+    got, engine = run(
+        lab, CUAG(rounds=3, per_round=4, mu=0.0, local=QUICK, **{"matrix": "none"} | settings)
+    )
     assert same(want.x, got.x)
     assert same(want.g, got.g)
     assert spent(CUAG(mu=0.0), engine.ledger) == math.inf
@@ -77,11 +85,15 @@ def test_rates_follow_from_the_model_and_then_from_the_last_update(lab):
     assert after.rates == method.compressor.rates(d)
 
 
-# -------------------------------------------------------------------------------------------------- the paper, by hand
+# --------------------------------------------------------------------------------------------------
+# the paper, by hand
 
 
 def test_sigma_by_hand():
-    """mu |D| = 125, 2 lambda B = 10: 15625 / (100 * 25) = 6.25 in round 1, a tenth of that in round 10."""
+    """mu |D| = 125, 2 lambda B = 10.
+
+    15625 / (100 * 25) = 6.25 in round 1, a tenth of that in round 10.
+    """
     assert cuag_sigma(0.25, 500, 0.1, 50, 1, 25) == pytest.approx(math.log(7.25) ** -0.5)
     assert cuag_sigma(0.25, 500, 0.1, 50, 10, 25) == pytest.approx(math.log(1.625) ** -0.5)
 
@@ -132,17 +144,21 @@ def test_claims_are_those_of_the_reference():
 
 def test_claims_of_extreme_settings():
     assert [word for word, _, _ in CUAG(mu=0.0).claims({}, DELTA)] == ["certified"]
-    assert all(epsilon > 0 for _, epsilon, _ in CUAG(local=Episodes(batch=3000)).claims({}, DELTA))  # above everything
+    # above everything
+    assert all(epsilon > 0 for _, epsilon, _ in CUAG(local=Episodes(batch=3000)).claims({}, DELTA))
 
 
-# ------------------------------------------------------------------------------------------------- the certified modes
+# -------------------------------------------------------------------------------------------------
+# the certified modes
 
 
 CERTIFIED = {
     "example": CUAG(rounds=3, per_round=4, local=WHOLE),
     "example, eps": CUAG(rounds=3, per_round=4, epsilon=4.0, local=QUICK),
     "client": CUAG(rounds=3, per_round=4, unit="client", local=QUICK),
-    "client, harmonic": CUAG(rounds=3, per_round=4, unit="client", schedule="harmonic", local=QUICK),
+    "client, harmonic": CUAG(
+        rounds=3, per_round=4, unit="client", schedule="harmonic", local=QUICK
+    ),
     "clients": CUAG(rounds=3, per_round=4, unit="client", observer="clients", mu=1.0, local=QUICK),
     "clients, adaptive": CUAG(
         rounds=3, per_round=4, unit="client", observer="clients", mu=1.0, adaptive=True, local=QUICK
@@ -162,12 +178,18 @@ def test_a_run_costs_what_was_asked_for_and_foretold(lab, name):
     assert spent(method, Ledger(method.releases(sizes, times, DELTA))) == pytest.approx(got)
     assert math.isfinite(s.x.norm())
     if method.observer == "clients":
-        assert privacy.epsilon(engine.ledger, unit="client", observer="server", delta=DELTA) == math.inf
+        assert (
+            privacy.epsilon(engine.ledger, unit="client", observer="server", delta=DELTA)
+            == math.inf
+        )
 
 
 def test_every_client_spends_its_own_mu(lab):
     mus = (0.1, 1.0, 4.0)
-    for method in (CUAG(rounds=2, mus=mus, local=WHOLE), CUAG(rounds=2, mus=mus, unit="client", local=QUICK)):
+    for method in (
+        CUAG(rounds=2, mus=mus, local=WHOLE),
+        CUAG(rounds=2, mus=mus, unit="client", local=QUICK),
+    ):
         _, engine = run(lab, method)
         unit, observer = method.protects
         got = privacy.by_owner(engine.ledger, unit=unit, observer=observer, delta=DELTA)
@@ -189,11 +211,11 @@ def test_noise_of_the_example_level_is_neither_too_little_nor_wasted():
     z, z_prototypes = noise_beside(mu, 0.1, 5, 25, 0.1, DELTA)
     bill = frozenset(
         {
-            ((Gaussian(z_prototypes), Sampling(), "add/remove"), 5),
-            ((Gaussian(z), Sampling.at(0.1), "add/remove"), 125),
+            ((Gaussian(z_prototypes), Sampling(), "zero-out"), 5),
+            ((Gaussian(z), Sampling.at(0.1), "zero-out"), 125),
         }
     )
-    assert 0.97 * 8 < bill_epsilon(bill, "add/remove", DELTA) <= 8
+    assert 0.97 * 8 < bill_epsilon(bill, "zero-out", DELTA) <= 8
 
 
 layer = st.tuples(st.integers(1, 50), st.floats(1e-3, 100), st.floats(0, 1e4))
@@ -202,7 +224,9 @@ layer = st.tuples(st.integers(1, 50), st.floats(1e-3, 100), st.floats(0, 1e4))
 @given(st.lists(layer, min_size=1, max_size=6))
 @settings(max_examples=100, deadline=None)
 def test_clipped_layers_have_norm_one_together_and_come_back_within_their_bounds(found):
-    v = Params({str(i): torch.full((n,), x, dtype=torch.float64) for i, (n, _, x) in enumerate(found)})
+    v = Params(
+        {str(i): torch.full((n,), x, dtype=torch.float64) for i, (n, _, x) in enumerate(found)}
+    )
     c = {str(i): bound for i, (_, bound, _) in enumerate(found)}
     bounds = LayerBounds.of(c, v)
     u = bounds.clipped(v)
@@ -212,25 +236,34 @@ def test_clipped_layers_have_norm_one_together_and_come_back_within_their_bounds
         if v[k].norm() <= c[k]:
             torch.testing.assert_close(t, v[k])
     noise = sum(v[k].numel() * (c[k] / bounds.a[k]) ** 2 for k in c)
-    assert noise <= v.size() * sum(b**2 for b in c.values()) * (1 + 1e-9)  # of one clip with the same joint norm
+    # of one clip with the same joint norm
+    assert noise <= v.size() * sum(b**2 for b in c.values()) * (1 + 1e-9)
 
 
 def test_the_servers_g_is_the_mean_of_what_clients_made_of_noised_updates(lab):
     method = CUAG(rounds=3, per_round=4, unit="client", mu=2.0, local=QUICK)
     s, engine = run(lab, method)
-    kept = [engine.world.store(i).kept(engine.accepted.get(i)).get("g", lab.x0.zeros()) for i in engine.everyone]
+    kept = [
+        engine.world.store(i).kept(engine.accepted.get(i)).get("g", lab.x0.zeros())
+        for i in engine.everyone
+    ]
     assert all(g.released for g in kept)
     assert (mean(kept) - s.g).norm() < 1e-5 * s.g.norm()
 
 
 def test_at_the_example_level_what_clients_keep_could_be_told(lab):
     _, engine = run(lab, CUAG(rounds=2, local=WHOLE))
-    assert all(engine.world.store(i).kept(engine.accepted[i])["g"].released for i in engine.everyone)
+    assert all(
+        engine.world.store(i).kept(engine.accepted[i])["g"].released for i in engine.everyone
+    )
 
 
 @pytest.mark.parametrize("matrix", ["gaussian:0.3", "bernoulli:dynamic", "binary:0.3"])
 def test_any_matrix_goes_with_any_mode(lab, matrix):
-    for method in (CUAG(rounds=1, matrix=matrix, local=WHOLE), CUAG(rounds=1, mode="paper", matrix=matrix)):
+    for method in (
+        CUAG(rounds=1, matrix=matrix, local=WHOLE),
+        CUAG(rounds=1, mode="paper", matrix=matrix),
+    ):
         s, _ = run(lab, method)
         assert math.isfinite(s.x.norm())
 
@@ -261,7 +294,8 @@ def test_wrong_settings_are_refused_in_one_line(settings, says):
     assert "\n" not in str(e.value)
 
 
-# -------------------------------------------------------------------------------------------------- faults and resuming
+# --------------------------------------------------------------------------------------------------
+# faults and resuming
 
 
 @pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
@@ -270,7 +304,9 @@ def test_every_mode_resumes_to_the_bit(lab, name):
     want, whole = run(lab, method)
     folder = lab.fresh()
     first = lab.serial(method, folder=folder)
-    s = drive(method, first, method.init(lab.x0), stop_after=2, on_step=lambda s: first.mark_saved())
+    s = drive(
+        method, first, method.init(lab.x0), stop_after=2, on_step=lambda s: first.mark_saved()
+    )
     snapshot = first.snapshot()
     next(method.run(first, s), None)  # the server dies before saving the last round
     second = lab.serial(method, folder=folder)
@@ -282,11 +318,16 @@ def test_every_mode_resumes_to_the_bit(lab, name):
 @pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
 def test_in_every_mode_a_lost_reply_is_as_if_the_client_had_never_worked(lab, name):
     method = CERTIFIED.get(name, CUAG(rounds=3, per_round=4, mode="paper", local=QUICK))
-    lost = [lab.serial(method, lambda i, t, word=word: word if int(i) % 3 == t else None) for word in ("lost", "crash")]
+    lost = [
+        lab.serial(method, lambda i, t, word=word: word if int(i) % 3 == t else None)
+        for word in ("lost", "crash")
+    ]
     a, b = (drive(method, engine, method.init(lab.x0)) for engine in lost)
     assert same(a, b)
     if name in CERTIFIED:
-        assert spent(method, lost[0].ledger) <= (method.epsilon or gdp_epsilon(method.mu, DELTA)) * (1 + 1e-9)
+        assert spent(method, lost[0].ledger) <= (
+            method.epsilon or gdp_epsilon(method.mu, DELTA)
+        ) * (1 + 1e-9)
 
 
 def test_a_sum_without_any_reply_is_noise_that_everybody_asked_pays_for(lab):
@@ -302,17 +343,23 @@ X = Params(a=torch.ones(6), b=torch.ones(12))
 
 
 def test_bounds_follow_the_medians_of_the_layers_by_hand(monkeypatch):
-    """Bits 1, 1, -1 of three clients for layer a, all -1 for b: means 1/3 and -1, so e^(-0.2/6) and e^(0.1)."""
+    """Bits 1, 1, -1 of three clients for layer a, all -1 for b.
+
+    Means 1/3 and -1, so e^(-0.2/6) and e^(0.1).
+    """
     monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.zeros_like(like))
     method = CUAG(unit="client", observer="clients", adaptive=True, matrix="none")
     s = replace(method.init(X), c={"a": 3.0, "b": 1.0})
     server, bounds = Server(["0", "1", "2"], 0), LayerBounds.of(s.c, X)
-    sent = [bounds.with_bits(Params(a=f * X["a"], b=X["b"])) for f in (1.0, 1.0, 2.0)]  # norms 2.45 and 4.9; 3.46
+    # norms 2.45 and 4.9; 3.46
+    sent = [bounds.with_bits(Params(a=f * X["a"], b=X["b"])) for f in (1.0, 1.0, 2.0)]
     answers = {str(i): cuag.Update(u) for i, u in enumerate(sent)}
     replies = Replies("cuag.train@0", server.sample(Everyone(), 0), answers, {})
     d, c = method.noisy_mean(server, replies, s, 1.0)
     assert c == pytest.approx({"a": 3 * math.exp(-0.2 / 6), "b": math.exp(0.1)})
-    torch.testing.assert_close(d["a"], (2 * X["a"] + 3 * X["a"] / X["a"].norm()) / 3, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        d["a"], (2 * X["a"] + 3 * X["a"] / X["a"].norm()) / 3, rtol=1e-4, atol=1e-5
+    )
     torch.testing.assert_close(d["b"], X["b"] / X["b"].norm(), rtol=1e-4, atol=1e-5)
 
 

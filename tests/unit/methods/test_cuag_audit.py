@@ -1,4 +1,7 @@
-"""CUAG-PFL under the canary test: paper mode fails it in one round, every certified kind of release passes."""
+"""CUAG-PFL under the canary test.
+
+Paper mode fails it in one round, every certified kind of release passes.
+"""
 
 import math
 
@@ -41,18 +44,28 @@ def release(method, present, run, round, rounds, monkeypatch, ledger=None):
     dx = (1000.0 if present else 0.0) * X
     monkeypatch.setattr(cuag, "debiased", lambda *a: dx)
     me = a_client(round, seed=[run, present, round], spent=ledger)
-    call = {"rates": method.compressor.rates(X), "c": method.init(X).c, "turns": {"0": [round + 1, rounds]}}
+    call = {
+        "rates": method.compressor.rates(X),
+        "c": method.init(X).c,
+        "turns": {"0": [round + 1, rounds]},
+    }
     return cuag.train.fn(me, x=X, method=method, lam=0.1, delta=DELTA, **call).sent.dx
 
 
 @pytest.mark.parametrize("schedule", ["constant", "harmonic"])
 def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
-    """Four rounds of the worst client there is: its layers are clipped to their bounds, all in one direction."""
+    """Four rounds of the worst client there is.
+
+    Its layers are clipped to their bounds, all in one direction.
+    """
     method, rounds = CUAG(unit="client", epsilon=10.0, schedule=schedule, matrix="binary:0.5"), 4
     like = method.compressor.compress(X, method.compressor.rates(X))
     bounds = LayerBounds.of(method.init(X).c, like)
     worst = bounds.clipped(1e6 * like)
-    zs = [1 / mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule) for k in range(1, rounds + 1)]
+    zs = [
+        1 / mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule)
+        for k in range(1, rounds + 1)
+    ]
 
     def flat(u):
         return torch.cat([v.flatten() for v in u.values()]).double().numpy()
@@ -75,7 +88,9 @@ def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
 
 
 def test_paper_mode_fails_in_one_round(monkeypatch):
-    """Claimed eps 0.93. The size of the noise tells the two clients apart: under the paper's own premise, that its
+    """Claimed eps 0.93. The size of the noise tells the two clients apart.
+
+    Under the paper's own premise, that its
     release is a Gaussian one with some mu, eps is above 30.
     """
     method = CUAG(mode="paper", matrix="binary:0.5")
@@ -115,12 +130,21 @@ def data(present):
 
 
 def with_noise(monkeypatch, factor):
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: normal_like(draw, like, factor * sd))
+    monkeypatch.setattr(
+        mechanisms, "normal_like", lambda draw, like, sd: normal_like(draw, like, factor * sd)
+    )
 
 
 def test_the_example_level_holds_in_a_whole_round(monkeypatch):
-    """Prototypes and DP-SGD together, scored along what the canary adds without noise; a tenth of the noise is seen."""
-    method = CUAG(epsilon=10.0, matrix="binary:0.5", local=Episodes(lr=1.0, steps=2, batch=200, weight_decay=0.0))
+    """Prototypes and DP-SGD together, scored along what the canary adds without noise.
+
+    A tenth of the noise is seen.
+    """
+    method = CUAG(
+        epsilon=10.0,
+        matrix="binary:0.5",
+        local=Episodes(lr=1.0, steps=2, batch=200, weight_decay=0.0),
+    )
     both = {present: data(present) for present in (True, False)}
 
     def fit(present, run, ledger=None):
@@ -138,21 +162,33 @@ def test_the_example_level_holds_in_a_whole_round(monkeypatch):
     assert certified == pytest.approx(10.0, rel=1e-3)
     for factor, broken in ((1.0, False), (0.1, True)):
         with_noise(monkeypatch, factor)
-        trial = judge(lambda present, run: float(fit(present, run) @ direction), certified=10.0, delta=DELTA, runs=300)
+        trial = judge(
+            lambda present, run: float(fit(present, run) @ direction),
+            certified=10.0,
+            delta=DELTA,
+            runs=300,
+        )
         assert trial.broken == broken, trial.line()
 
 
 def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
-    """The worst example there is: alone in its class, so its sum and its count move by R from nothing."""
+    """The worst example there is.
+
+    Alone in its class, so its sum and its count move by R from nothing.
+    """
     private, both = Private(1.0, 1.0, 0.5, radius=3.0), {}
     for present in (True, False):
         rows, labels = torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1])
         both[present] = LocalData(Examples(rows, labels), np.arange(1 + present), (0.0,), (1.0,))
     seen = []
-    monkeypatch.setattr(prototypes, "gaussian", lambda *a, **k: seen.append(gaussian(*a, **k)) or seen[-1])
+    monkeypatch.setattr(
+        prototypes, "gaussian", lambda *a, **k: seen.append(gaussian(*a, **k)) or seen[-1]
+    )
 
     def released(present, run, ledger=None):
-        me = a_client(seed=[run, present], spent=ledger, data=both[present], model=torch.nn.Identity())
+        me = a_client(
+            seed=[run, present], spent=ledger, data=both[present], model=torch.nn.Identity()
+        )
         prototypes.private_prototypes(me, lambda model, x: x, private)
         return float(seen[-1]["sums"][1, 1] + seen[-1]["counts"][1])
 
@@ -169,10 +205,18 @@ def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
 def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
     """One client of three sends layers far beyond their bounds in each of four rounds, or is not there.
 
-    The others send nothing. Looked at: the sum, and with adaptive bounds how these moved, which are one release.
+    The others send nothing. Looked at: the sum, and with adaptive bounds how these moved, which are
+    one release.
     """
     rounds = 4
-    method = CUAG(unit="client", observer="clients", adaptive=adaptive, epsilon=10.0, matrix="none", rounds=rounds)
+    method = CUAG(
+        unit="client",
+        observer="clients",
+        adaptive=adaptive,
+        epsilon=10.0,
+        matrix="none",
+        rounds=rounds,
+    )
     s, z = method.init(X), method.shared_noise(rounds, DELTA)
     bounds = LayerBounds.of(s.c, X)
     answer = (bounds.with_bits if adaptive else bounds.clipped)(1000.0 * X)

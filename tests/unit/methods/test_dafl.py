@@ -25,7 +25,10 @@ from tacit.synthesis.pool import Joined, even, others
 
 def shares_of(sizes):
     """Client i's share: `sizes[i]` examples that are all i."""
-    return {str(i): Examples(torch.full((n, 1), float(i)), torch.full((n,), i)) for i, n in enumerate(sizes)}
+    return {
+        str(i): Examples(torch.full((n, 1), float(i)), torch.full((n,), i))
+        for i, n in enumerate(sizes)
+    }
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=6))
@@ -62,7 +65,11 @@ def test_certified_and_synthetic_costs_what_the_pool_costs_however_long_it_train
     method = DAFL(gamma=1.0, pool_epsilon=2.0, rounds=4)
     engine = lab.serial(method)
     drive(method, engine, method.init(lab.x0))
-    assert all(isinstance(line.event, Gaussian) for line in engine.ledger if line.what.startswith("moments"))
+    assert all(
+        isinstance(line.event, Gaussian)
+        for line in engine.ledger
+        if line.what.startswith("moments")
+    )
     spent = privacy.by_owner(engine.ledger, unit="example", observer="server", delta=1e-5)
     assert spent == pytest.approx(dict.fromkeys(engine.everyone, 2.0), rel=1e-6)
 

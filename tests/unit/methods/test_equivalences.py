@@ -1,7 +1,8 @@
 """Methods that are another method in a special case are that method to the bit, and only in that case.
 
-All compare final states after three rounds in one process. The same batches are drawn whatever the method (they depend
-on the seed, the round and the client), so nothing but the mathematics can make a difference.
+All compare final states after three rounds in one process. The same batches are drawn whatever the
+method (they depend on the seed, the round and the client), so nothing but the mathematics can make
+a difference.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Scaffol
 from tacit.models import build
 from tacit.run.drive import drive
 
-EQUAL, UNEQUAL = (15, 15, 15), (5, 12, 28)  # with batches of 8: 2 steps each; 1, 2 and 4 steps, the last ones short
+# with batches of 8: 2 steps each; 1, 2 and 4 steps, the last ones short
+EQUAL, UNEQUAL = (15, 15, 15), (5, 12, 28)
 CLASSES = 4
 LOCAL = SGD(lr=0.1, epochs=2, batch=8)
 
@@ -37,9 +39,13 @@ def final(folder, model, sizes, method):
     """Return the parameters after the last round."""
     rng = np.random.default_rng(7)
     train, test = examples(model, sum(sizes), rng), examples(model, 4, rng)
-    rows = tuple(np.sort(part) for part in np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1]))
+    rows = tuple(
+        np.sort(part) for part in np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    )
     nothing = tuple(np.arange(0) for _ in sizes)
-    held = Federation(Dataset("random", train, test, tuple("abcd")), Split(train=rows, test=nothing), seed=3)
+    held = Federation(
+        Dataset("random", train, test, tuple("abcd")), Split(train=rows, test=nothing), seed=3
+    )
     if getattr(method, "pooled", False):
         held = held.pooled()
     network = build(model, held.dataset.shape, CLASSES, 3)
@@ -55,7 +61,9 @@ def ends(request, tmp_path):
     count = iter(range(100))
 
     def go(sizes, *methods):
-        return [final(tmp_path / str(next(count)), request.param, sizes, method) for method in methods]
+        return [
+            final(tmp_path / str(next(count)), request.param, sizes, method) for method in methods
+        ]
 
     return go
 
@@ -70,7 +78,9 @@ def differ(a, b):
 
 
 def test_the_same_method_twice_ends_in_the_same_bits_and_moves(ends):
-    first, second, earlier = ends(UNEQUAL, FedAvg(3, sgd=LOCAL), FedAvg(3, sgd=LOCAL), FedAvg(1, sgd=LOCAL))
+    first, second, earlier = ends(
+        UNEQUAL, FedAvg(3, sgd=LOCAL), FedAvg(3, sgd=LOCAL), FedAvg(1, sgd=LOCAL)
+    )
     assert same(first, second)
     assert differ(first, earlier)
 
@@ -99,7 +109,9 @@ def test_fednova_with_equal_steps_but_unequal_sizes_is_fedavg(ends):
 def test_fednova_with_equal_steps_and_momentum_is_fedavg_but_for_rounding(ends):
     """||a_i||_1 is then not a whole number, so tau_eff / ||a_i||_1 is 1 only to the last bit of a double."""
     sgd = SGD(lr=0.05, epochs=2, batch=8, momentum=0.9)
-    fedavg, fednova, plain = ends(EQUAL, FedAvg(3, sgd=sgd), FedNova(3, sgd=sgd), FedAvg(3, sgd=SGD(0.05, 2, 8)))
+    fedavg, fednova, plain = ends(
+        EQUAL, FedAvg(3, sgd=sgd), FedNova(3, sgd=sgd), FedAvg(3, sgd=SGD(0.05, 2, 8))
+    )
     assert gap(fedavg, fednova) < 1e-5 * fedavg.norm()
     assert differ(fedavg, plain)
 
@@ -151,7 +163,10 @@ def test_fedmix_without_mixing_is_fedavg(ends, M):
 
 def test_fedmix_with_mixing_is_not_fedavg(ends):
     fedavg, with_it, others = ends(
-        UNEQUAL, FedAvg(3, sgd=LOCAL), FedMix(3, lam=0.2, M=4, sgd=LOCAL), FedMix(3, lam=0.2, M=100, sgd=LOCAL)
+        UNEQUAL,
+        FedAvg(3, sgd=LOCAL),
+        FedMix(3, lam=0.2, M=4, sgd=LOCAL),
+        FedMix(3, lam=0.2, M=100, sgd=LOCAL),
     )
     assert differ(fedavg, with_it)
     assert differ(with_it, others)

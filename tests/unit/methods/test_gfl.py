@@ -51,7 +51,10 @@ def test_a_server_that_does_not_train_makes_it_fedavg(lab):
 
 @pytest.mark.parametrize(("E", "steps"), [(0.0, 0), (0.5, 1), (1.0, 2), (2.25, 5)])
 def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(lab, E, steps, monkeypatch):
-    """Twelve examples in batches of six: an epoch is two steps, half of one is one, a quarter (three examples) one."""
+    """Twelve examples in batches of six.
+
+    An epoch is two steps, half of one is one, a quarter (three examples) one.
+    """
     engine = lab.serial(FedAvg())
     seen = []
     plain = SGD._plain
@@ -62,7 +65,9 @@ def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(lab, E, steps, mo
     assert all(torch.equal(sent.x[k], lab.x0[k]) for k in lab.x0) == (E == 0)
 
 
-@pytest.mark.parametrize(("tau", "t", "E"), [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0)])
+@pytest.mark.parametrize(
+    ("tau", "t", "E"), [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0)]
+)
 def test_epoch_decay(lab, tau, t, E, monkeypatch):
     asked = []
 
@@ -110,7 +115,8 @@ def test_a_client_whose_samples_are_lost_is_not_in_the_pool(lab):
 
 
 @pytest.mark.parametrize(
-    ("settings", "field"), [({"n_k": 0}, "n_k"), ({"tau": -1.0}, "tau"), ({"online": "dp-sgd"}, "online")]
+    ("settings", "field"),
+    [({"n_k": 0}, "n_k"), ({"tau": -1.0}, "tau"), ({"online": "dp-sgd"}, "online")],
 )
 def test_bad_settings_are_refused_by_name(settings, field):
     with pytest.raises(BadInput, match=field):

@@ -41,16 +41,21 @@ def spent(engine, observer="server", unit="example"):
     return privacy.by_owner(engine.ledger, unit=unit, observer=observer, delta=DELTA)
 
 
-# ---- who pays what ---------------------------------------------------------------------------------------------------
+# ---- who pays what
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("labels", ["moments", "sub-teachers"])
 def test_large_clients_pay_eps_1_and_general_ones_eps_2(labels, tmp_path):
-    _, engine = run(KDDPFL(labels=labels, eps_1=1.0, eps_2=3.0, rounds=4, per_round=3, sub=2), tmp_path)
+    _, engine = run(
+        KDDPFL(labels=labels, eps_1=1.0, eps_2=3.0, rounds=4, per_round=3, sub=2), tmp_path
+    )
     each = spent(engine)
     assert [round(each[i], 2) for i in LARGE] == [1.0] * 3
     assert all(2.95 < each[i] <= 3.0 + 1e-9 for i in GENERAL)
-    assert privacy.epsilon(engine.ledger, unit="example", observer="server", delta=DELTA) == max(each.values())
+    assert privacy.epsilon(engine.ledger, unit="example", observer="server", delta=DELTA) == max(
+        each.values()
+    )
 
 
 def test_the_maximum_is_eps_1_where_that_is_larger(tmp_path):
@@ -61,9 +66,14 @@ def test_the_maximum_is_eps_1_where_that_is_larger(tmp_path):
 
 def test_large_clients_that_join_pay_for_both_phases(tmp_path):
     """Two Gaussian costs compose: more than either, less than their sum."""
-    _, engine = run(KDDPFL(eps_1=1.0, eps_2=2.0, rounds=4, per_round=0, large_join=True, sgd=SGD(batch=1000)), tmp_path)
+    _, engine = run(
+        KDDPFL(eps_1=1.0, eps_2=2.0, rounds=4, per_round=0, large_join=True, sgd=SGD(batch=1000)),
+        tmp_path,
+    )
     each = spent(engine)
-    both = privacy.gdp_epsilon(math.hypot(privacy.gdp_mu(1.0, DELTA), privacy.gdp_mu(2.0, DELTA)), DELTA)
+    both = privacy.gdp_epsilon(
+        math.hypot(privacy.gdp_mu(1.0, DELTA), privacy.gdp_mu(2.0, DELTA)), DELTA
+    )
     assert [each[i] for i in LARGE] == pytest.approx([both] * 3, rel=1e-3)
     assert [each[i] for i in GENERAL] == pytest.approx([2.0] * 3, rel=1e-3)
     assert 2.0 < both < 3.0
@@ -75,7 +85,8 @@ def test_votes_hide_large_clients_from_all_but_the_server(tmp_path):
     _, engine = run(method, tmp_path)
     assert spent(engine, "clients")["4"] == pytest.approx(2.0, rel=1e-3)
     assert spent(engine, "server")["4"] == math.inf
-    assert spent(engine, "clients", "client")["4"] == pytest.approx(2.0, rel=1e-3)  # a whole large client
+    # a whole large client
+    assert spent(engine, "clients", "client")["4"] == pytest.approx(2.0, rel=1e-3)
     assert spent(engine, "clients", "client")["0"] == math.inf  # but only examples of a general one
 
 
@@ -83,9 +94,9 @@ def test_nobody_takes_part_more_often_than_allowed_and_then_it_ends(tmp_path):
     s, engine = run(KDDPFL(rounds=10, per_round=3, K_max=2, eps_2=3.0), tmp_path)
     assert s.round == 3  # 3 clients, twice each, two a round
     lines = [line for line in engine.ledger if "dp-sgd" in line.what]
-    assert Counter(line.owner for line in lines for a, b in line.rounds for _ in range(a, b + 1)) == dict.fromkeys(
-        GENERAL, 2
-    )
+    assert Counter(
+        line.owner for line in lines for a, b in line.rounds for _ in range(a, b + 1)
+    ) == dict.fromkeys(GENERAL, 2)
     assert max(spent(engine)[i] for i in GENERAL) <= 3.0
 
 
@@ -103,7 +114,11 @@ def test_turns_differ_by_at_most_one_and_are_drawn_by_lot(tmp_path):
 
 def test_the_predicted_cost_is_what_is_spent():
     setting = Setting(split="sizes:2x300,6x100,public=200", workers=0)
-    for word in ({"eps_1": 1.0, "eps_2": 2.0}, {"labels": "sub-teachers", "epsilon": 3.0}, {"large_join": True}):
+    for word in (
+        {"eps_1": 1.0, "eps_2": 2.0},
+        {"labels": "sub-teachers", "epsilon": 3.0},
+        {"large_join": True},
+    ):
         method = KDDPFL(rounds=5, per_round=3, **word)
         ledger = predicted(Experiment(method, setting))
         got = privacy.epsilon(ledger, unit="example", observer="server", delta=DELTA)
@@ -112,7 +127,8 @@ def test_the_predicted_cost_is_what_is_spent():
         assert got <= want + 1e-9 or method.large_join
 
 
-# ---- the paper, line by line -----------------------------------------------------------------------------------------
+# ---- the paper, line by line
+# -----------------------------------------------------------------------------------------
 
 PAPER = KDDPFL(mode="paper", rounds=3, per_round=3, epsilon=6.0, eps_1=1e6, ratio=0.5, C=0.01)
 
@@ -139,7 +155,8 @@ def test_a_round_of_the_paper(tmp_path):
         noise = me.rng.spawn(1)[0]
         sd = published(0.01, len(me.data), 0.5 * eps_pub)
         noisy = {
-            k: v + torch.from_numpy(sd * noise.standard_normal(v.numel())).float().view(v.shape) for k, v in y.items()
+            k: v + torch.from_numpy(sd * noise.standard_normal(v.numel())).float().view(v.shape)
+            for k, v in y.items()
         }
         parts.append((Params(noisy), len(me.data)))
     assert (s.x - mean(parts)).norm() < 1e-4 * s.x.norm()
@@ -151,7 +168,9 @@ def published(C, n, epsilon):
 
 def test_the_papers_ledger_says_infinity_and_why(tmp_path):
     _, engine = run(PAPER, tmp_path)
-    assert privacy.epsilon(engine.ledger, unit="example", observer="clients", delta=DELTA) == math.inf
+    assert (
+        privacy.epsilon(engine.ledger, unit="example", observer="clients", delta=DELTA) == math.inf
+    )
     assert "no clipping" in privacy.reason(engine.ledger, observer="clients")
     whys = {type(line.event) for line in engine.ledger if line.what == "kd_dpfl weights"}
     assert whys == {NonPrivate}
@@ -161,7 +180,10 @@ def test_the_papers_ledger_says_infinity_and_why(tmp_path):
 
 @pytest.mark.parametrize(("eps_2", "rounds"), [(6.0, 2), (7.0, 3), (2.9, 1), (100.0, 5)])
 def test_the_paper_goes_on_while_it_has_not_spent_its_budget(eps_2, rounds, tmp_path):
-    """Algorithm 2, lines 3 and 16: a round with N = 3 costs eps_pub + 2 eps_pri = 1.5 + 2 * 0.75 = 3."""
+    """Algorithm 2, lines 3 and 16.
+
+    A round with N = 3 costs eps_pub + 2 eps_pri = 1.5 + 2 * 0.75 = 3.
+    """
     s, _ = run(replace(PAPER, rounds=5, eps_2=eps_2, eps_pub=1.5), tmp_path)
     assert (s.round, s.spent) == (rounds, 3.0 * rounds)
 
@@ -170,7 +192,10 @@ def test_the_papers_budget_lasts_for_all_rounds_unless_said_otherwise(tmp_path):
     s, _ = run(PAPER, tmp_path)
     assert s.round == 3
     assert s.spent == pytest.approx(6.0)
-    assert claims(PAPER, {str(i): 10 + 10 * (i > 2) for i in range(6)}, DELTA)[0][:2] == ("published", 1e6)
+    assert claims(PAPER, {str(i): 10 + 10 * (i > 2) for i in range(6)}, DELTA)[0][:2] == (
+        "published",
+        1e6,
+    )
 
 
 def test_the_papers_special_client_is_noised_less(tmp_path):
@@ -181,7 +206,8 @@ def test_the_papers_special_client_is_noised_less(tmp_path):
         assert published(1.0, 100, eps_pub) < published(1.0, 100, ratio * eps_pub)
 
 
-# ---- certified -------------------------------------------------------------------------------------------------------
+# ---- certified
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_certified_round_leaves_the_special_client_alone(tmp_path):
@@ -192,7 +218,12 @@ def test_a_certified_round_leaves_the_special_client_alone(tmp_path):
     other = lab.serial(method)
     x = lab.x0
     for t in range(2):
-        x = x + other.own(plain_training(x=x, sgd=method.special), Examples(other.public.x, s.labels), t).dx
+        x = (
+            x
+            + other.own(
+                plain_training(x=x, sgd=method.special), Examples(other.public.x, s.labels), t
+            ).dx
+        )
     assert (s.x - x).norm() < 1e-6
     assert [round(spent(engine)[i], 6) for i in GENERAL] == [0.0] * 3
 
@@ -210,7 +241,10 @@ def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
 
 
 def test_a_large_client_with_one_class(tmp_path):
-    """Its teacher knows one class, its moments are those of one class: labels come out, and the price is the same."""
+    """Its teacher knows one class, its moments are those of one class.
+
+    Labels come out, and the price is the same.
+    """
     for labels in ("moments", "sub-teachers", "vote"):
         method = KDDPFL(labels=labels, rounds=1, per_round=2, sub=2)
         lab = Lab(tmp_path / labels)
@@ -222,7 +256,8 @@ def test_a_large_client_with_one_class(tmp_path):
         assert spent(engine, protects(method)[1])["5"] == pytest.approx(8.0, rel=1e-3)
 
 
-# ---- refused, and reported -------------------------------------------------------------------------------------------
+# ---- refused, and reported
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +271,11 @@ def test_a_large_client_with_one_class(tmp_path):
         ("kd_dpfl:eps_1=-1.0", "iid", ["eps_1 = -1", "at least 0"]),
         ("kd_dpfl:epsilon=0.0", "iid", ["epsilon = 0", "above 0"]),
         ("kd_dpfl:ratio=0.0", "iid", ["ratio = 0", "above 0"]),
-        ("kd_dpfl:mode=paper,labels=moments", "iid", ["labels = 'moments'", "allowed with mode = paper: vote"]),
+        (
+            "kd_dpfl:mode=paper,labels=moments",
+            "iid",
+            ["labels = 'moments'", "allowed with mode = paper: vote"],
+        ),
         ("kd_dpfl:sgd.clip=1.0", "iid", ["sgd.clip", "must be 0"]),
     ],
 )
@@ -255,4 +294,6 @@ def test_a_run_says_what_each_group_pays(tmp_path, capsys):
     assert "pseudo-labels: " in said
     assert "eps by group: large (2 clients) 1, general (6 clients) 4;" in said
     assert "the largest holds for all: clients hold disjoint data" in said
-    assert np.isclose(tacit.resume(tmp_path / "r").final["groups"]["general"]["epsilon"], 4.0, rtol=0.01)
+    assert np.isclose(
+        tacit.resume(tmp_path / "r").final["groups"]["general"]["epsilon"], 4.0, rtol=0.01
+    )

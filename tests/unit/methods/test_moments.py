@@ -1,4 +1,7 @@
-"""DP feature moments as a method: classifiers against scikit-learn, the whole run in a small world, and its cost."""
+"""DP feature moments as a method.
+
+Classifiers against scikit-learn, the whole run in a small world, and its cost.
+"""
 
 from dataclasses import replace
 
@@ -54,13 +57,16 @@ def test_linear_is_that_of_scikit_learn():
     got = scores(linear(exact(x, y)), x.float())
     assert np.array_equal(got.argmax(1).numpy(), theirs.predict(x.numpy()))
     np.testing.assert_allclose(got.softmax(1).numpy(), theirs.predict_proba(x.numpy()), atol=1e-4)
-    assert (got.argmax(1) != scores(quadratic(exact(x, y)), x.float()).argmax(1)).any()  # another classifier
+    # another classifier
+    assert (got.argmax(1) != scores(quadratic(exact(x, y)), x.float()).argmax(1)).any()
 
 
 def test_with_next_to_no_noise_released_moments_give_the_classifiers_of_the_sample():
     x, y = overlapping()
     terms = Terms(1e7, R=10.0)
-    me = Client("0", 0, None, None, torch.nn.Identity(), {}, np.random.default_rng(0), "seeded", Ledger())
+    me = Client(
+        "0", 0, None, None, torch.nn.Identity(), {}, np.random.default_rng(0), "seeded", Ledger()
+    )
     g = pooled([release(me, x, y, 3, terms)], terms, mix=0.0, ridge=0.0)
     one = pooled([release(me, x, y, 3, terms, shared=True)], terms, mix=0.0, ridge=0.0)
     for ours, own in ((quadratic(g), quadratic(exact(x, y))), (linear(one), linear(exact(x, y)))):
@@ -79,7 +85,8 @@ def test_heads_that_are_trained_on_virtual_features(hidden, monkeypatch):
     assert same(head, trained(exact(x, y), hidden, np.random.default_rng(1)))
 
 
-# ------------------------------------------------------------------------------------------------- in the small world
+# -------------------------------------------------------------------------------------------------
+# in the small world
 
 
 def finished(lab, method):
@@ -90,7 +97,9 @@ def finished(lab, method):
 def someone(engine):
     """Return the first client, as it would test."""
     data = engine.world.federation
-    return Client("0", 1, data.train("0"), data.test("0"), torch.nn.Identity(), {}, np.random.default_rng(0))
+    return Client(
+        "0", 1, data.train("0"), data.test("0"), torch.nn.Identity(), {}, np.random.default_rng(0)
+    )
 
 
 def priced(ledger):
@@ -104,7 +113,8 @@ def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(lab, head, monkey
     method = Moments(epsilon=0.7, head=head)
     engine, s = finished(lab, method)
     assert s.round == 1
-    assert ("m" in s.x) == (head == "qda")  # 81 records are few: by itself it takes a common covariance
+    # 81 records are few: by itself it takes a common covariance
+    assert ("m" in s.x) == (head == "qda")
     assert all(isinstance(line.event, Gaussian) for line in priced(engine.ledger))
     spent = privacy.by_owner(engine.ledger, unit="example", observer="server", delta=engine.delta)
     assert spent == pytest.approx(dict.fromkeys(engine.everyone, 0.7), rel=1e-6)
@@ -116,7 +126,10 @@ def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(lab, head, monkey
 
 
 def test_with_a_large_budget_it_learns(lab):
-    """Features are clipped to norm 1 when they are released and when they are classified: far out, direction counts."""
+    """Features are clipped to norm 1 when they are released and when they are classified.
+
+    Far out, direction counts.
+    """
     method = Moments(epsilon=1e6, R=2.0)
     engine, s = finished(lab, method)
     every = engine.world.federation.test("test:0/1")
@@ -145,9 +158,11 @@ def test_the_cost_is_known_before_the_run(lab, epsilon):
     assert [(x.what, x.owner, x.event, x.rounds, x.steps) for x in before] == [
         (x.what, x.owner, x.event, x.rounds, x.steps) for x in priced(engine.ledger)
     ]
-    for relation in ("add/remove", "replace"):
+    for relation in ("zero-out", "replace"):
         a, b = (
-            privacy.by_owner(ledger, unit="example", observer="server", delta=engine.delta, relation=relation)
+            privacy.by_owner(
+                ledger, unit="example", observer="server", delta=engine.delta, relation=relation
+            )
             for ledger in (before, engine.ledger)
         )
         assert a == pytest.approx(b)
@@ -162,7 +177,8 @@ def test_it_labels_what_the_server_may_see(lab):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("share", 0.0), ("share", 1.0), ("s", 0.0), ("R", 0.0)]
+    ("setting", "value"),
+    [("epsilon", 0.0), ("epsilon", -1.0), ("share", 0.0), ("share", 1.0), ("s", 0.0), ("R", 0.0)],
 )
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(BadInput, match=f"{setting} = {value}"):
@@ -170,6 +186,10 @@ def test_bad_settings_are_refused_by_name(setting, value):
 
 
 def test_features_that_do_not_fit_are_refused_by_name(lab):
-    for name, why in (("hog", "needs images"), ("hgo", "allowed|Allowed"), ("no_such_module:f", "cannot be found")):
+    for name, why in (
+        ("hog", "needs images"),
+        ("hgo", "allowed|Allowed"),
+        ("no_such_module:f", "cannot be found"),
+    ):
         with pytest.raises(BadInput, match=f"features = '{name}': .*({why})"):
             finished(lab, Moments(features=name))

@@ -33,13 +33,17 @@ def seeded(n=0):
     return FromSeed(np.random.default_rng(n))
 
 
-# ---- counting --------------------------------------------------------------------------------------------------------
+# ---- counting
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_votes_are_counted_exactly():
-    counts = np.sum([np.eye(3)[[0, 1, 2, 2]], np.eye(3)[[0, 1, 1, 0]], np.eye(3)[[0, 0, 1, 1]]], axis=0)
+    counts = np.sum(
+        [np.eye(3)[[0, 1, 2, 2]], np.eye(3)[[0, 1, 1, 0]], np.eye(3)[[0, 0, 1, 1]]], axis=0
+    )
     assert counts.tolist() == [[3, 0, 0], [1, 2, 0], [0, 2, 1], [1, 1, 1]]
-    assert noisy_max(seeded(), counts, scale=0.0).tolist() == [0, 1, 1, 0]  # a tie goes to the first class
+    # a tie goes to the first class
+    assert noisy_max(seeded(), counts, scale=0.0).tolist() == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
@@ -71,13 +75,16 @@ def test_a_teacher_votes_once_on_every_image(me):
 
 def test_a_teacher_that_knows_one_class_votes_for_it(me):
     own = me.data.examples
-    one = replace(me.data, source=Examples(own.x, torch.full_like(own.y, 2)), rows=np.arange(len(own)))
+    one = replace(
+        me.data, source=Examples(own.x, torch.full_like(own.y, 2)), rows=np.arange(len(own))
+    )
     votes = ballots(replace(me, data=one), Lab(None).x0, SGD(lr=1.0, epochs=20), torch.randn(9, 4))
     assert votes.argmax(1).tolist() == [2] * 9
 
 
 def test_sub_teachers_vote_as_often_as_there_are(me):
-    counts = sub_ballots(me, Lab(None).x0, SGD(), torch.randn(7, 4), 40)  # more than examples: some learn nothing
+    # more than examples: some learn nothing
+    counts = sub_ballots(me, Lab(None).x0, SGD(), torch.randn(7, 4), 40)
     assert counts.sum(1).tolist() == [40.0] * 7
 
 
@@ -93,7 +100,10 @@ def test_parts_are_disjoint_and_no_example_moves_when_another_one_goes(me):
 
 
 def test_one_example_changes_one_sub_teacher(me):
-    """Every count moves by at most one, and at most two of a query: the sensitivity that the noise is made for."""
+    """Every count moves by at most one, and at most two of a query.
+
+    The sensitivity that the noise is made for.
+    """
     images, x0 = torch.randn(30, 4), Lab(None).x0
     sgd = SGD(lr=1.0, epochs=2, batch=4)
     whole = sub_ballots(fresh(me), x0, sgd, images, 5)
@@ -109,12 +119,16 @@ def fresh(me: Client) -> Client:
     return replace(me, rng=np.random.default_rng(1))
 
 
-# ---- the price -------------------------------------------------------------------------------------------------------
+# ---- the price
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sigma", "queries"), [(40.0, 286), (20.0, 1000), (100.0, 5000)])
 def test_gnmax_costs_what_its_renyi_bound_says(sigma, queries):
-    """Papernot et al. 2018, proposition 8: one query of GNMax is (alpha, alpha / sigma^2)-RDP, whatever the votes."""
+    """Papernot et al. 2018, proposition 8.
+
+    One query of GNMax is (alpha, alpha / sigma^2)-RDP, whatever the votes.
+    """
     event = vote_event(sigma, "gaussian")
     orders = 1 + np.arange(1, 20_000) / 100
     closed = min(queries * a / sigma**2 + math.log(1 / DELTA) / (a - 1) for a in orders)
@@ -130,11 +144,16 @@ def test_lnmax_costs_twice_gamma_for_one_query():
     """Papernot et al. 2017: noise Lap(1 / gamma) on every count is 2 gamma-differentially private."""
     gamma = 0.3
     line = ledger_of(vote_event(1 / gamma, "laplace"), 1)
-    assert privacy.epsilon(line, unit="client", observer="clients", delta=1e-9) == pytest.approx(2 * gamma, rel=1e-2)
+    assert privacy.epsilon(line, unit="client", observer="clients", delta=1e-9) == pytest.approx(
+        2 * gamma, rel=1e-2
+    )
 
 
 def test_one_laplace_shift_of_two_dominates_two_shifts_of_one():
-    """What is accounted is one number that moves by 2; what happens is two counts that move by 1 each."""
+    """What is accounted is one number that moves by 2.
+
+    What happens is two counts that move by 1 each.
+    """
     two = pld.from_laplace_mechanism(3.0, value_discretization_interval=1e-4).self_compose(2)
     one = pld.from_laplace_mechanism(1.5, value_discretization_interval=1e-4)
     for epsilon in np.linspace(0, 0.7, 29):
@@ -146,7 +165,9 @@ def test_one_laplace_shift_of_two_dominates_two_shifts_of_one():
 def test_the_noise_is_the_least_that_the_budget_allows(kind, epsilon, queries):
     scale = vote_noise_for(epsilon, queries, kind, delta=DELTA)
     spent = [
-        privacy.epsilon(ledger_of(vote_event(s, kind), queries), unit="client", observer="clients", delta=DELTA)
+        privacy.epsilon(
+            ledger_of(vote_event(s, kind), queries), unit="client", observer="clients", delta=DELTA
+        )
         for s in (scale, 0.99 * scale)
     ]
     assert spent[0] <= epsilon < spent[1]
@@ -172,7 +193,8 @@ def test_votes_cost_the_same_for_removal_and_replacement_of_a_client_and_of_an_e
     assert len(spent) == 1
 
 
-# ---- the ledger ------------------------------------------------------------------------------------------------------
+# ---- the ledger
+# ------------------------------------------------------------------------------------------------------
 
 
 def run(method, tmp_path, **world):
@@ -184,7 +206,10 @@ def run(method, tmp_path, **world):
 def test_the_server_sees_votes_and_says_so(tmp_path):
     s, engine = run(PATE(labels="vote", rounds=1, epsilon=2.0), tmp_path)
     assert len(s.labels) == 8
-    at = {o: privacy.epsilon(engine.ledger, unit="client", observer=o, delta=DELTA) for o in privacy.OBSERVERS}
+    at = {
+        o: privacy.epsilon(engine.ledger, unit="client", observer=o, delta=DELTA)
+        for o in privacy.OBSERVERS
+    }
     assert at["server"] == math.inf
     assert at["clients"] == at["public"] == pytest.approx(2.0)
     each = privacy.by_owner(engine.ledger, unit="client", observer="clients", delta=DELTA)
@@ -209,8 +234,12 @@ def test_the_noise_of_the_vote_is_that_of_the_ledger(tmp_path):
 def test_sub_teachers_protect_examples_from_the_server(tmp_path):
     _, engine = run(PATE(rounds=1, epsilon=2.0, sub=3), tmp_path)
     at = privacy.by_owner(engine.ledger, unit="example", observer="server", delta=DELTA)
-    assert {i: round(e, 6) for i, e in at.items()} == {i: 2.0 if i in "345" else 0.0 for i in "012345"}
-    twice = privacy.epsilon(engine.ledger, unit="example", observer="server", delta=DELTA, relation="replace")
+    assert {i: round(e, 6) for i, e in at.items()} == {
+        i: 2.0 if i in "345" else 0.0 for i in "012345"
+    }
+    twice = privacy.epsilon(
+        engine.ledger, unit="example", observer="server", delta=DELTA, relation="replace"
+    )
     assert twice > 2.0  # a replaced example may change two sub-teachers
 
 
@@ -223,7 +252,9 @@ def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
         engine.public = Examples(engine.public.x, (engine.public.y + shift) % 3)
         states.append(drive(method, engine, method.init(lab.x0)))
     assert torch.equal(states[0].labels, states[1].labels)
-    assert all(torch.equal(a, b) for a, b in zip(states[0].x.values(), states[1].x.values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(states[0].x.values(), states[1].x.values(), strict=True)
+    )
     assert method.measured(states[0]) != method.measured(states[1])
 
 
@@ -239,7 +270,8 @@ def test_with_a_large_budget_the_labels_are_the_plain_majority(tmp_path):
     assert s.labels.tolist() == np.sum(votes, axis=0).argmax(1).tolist()
 
 
-# ---- groups, and what is refused -------------------------------------------------------------------------------------
+# ---- groups, and what is refused
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -286,6 +318,8 @@ def test_more_queries_than_images_ask_for_all(tmp_path):
 
 def test_a_run_reports_how_many_labels_are_right(tmp_path):
     word = "pate:rounds=2,epsilon=50.0,sub=4,teacher.epochs=4"
-    done = tacit.run(word, split="sizes:2x300,3x100,public=200", out=tmp_path / "r", workers=0, noise="seeded")
+    done = tacit.run(
+        word, split="sizes:2x300,3x100,public=200", out=tmp_path / "r", workers=0, noise="seeded"
+    )
     assert 0 <= done.final["measured"]["pseudo-labels"] <= 1
     assert done.epsilon["example/server"] == pytest.approx(50.0)

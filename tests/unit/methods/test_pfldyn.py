@@ -34,15 +34,24 @@ def test_the_servers_rule_by_hand():
 
 
 def test_the_clients_rule_by_hand(lab, monkeypatch):
-    """With a gradient of zero: w moves by lr (g_n - alpha (w - w_t)) a step, and g_n loses alpha times the way."""
-    monkeypatch.setattr(Episodes, "_plain", lambda self, me, w: iter([[torch.zeros_like(p) for p in w]] * 2))
+    """With a gradient of zero.
+
+    W moves by lr (g_n - alpha (w - w_t)) a step, and g_n loses alpha times the way.
+    """
+    monkeypatch.setattr(
+        Episodes, "_plain", lambda self, me, w: iter([[torch.zeros_like(p) for p in w]] * 2)
+    )
     engine = lab.serial(PFLDyn())
-    me = engine.world.client("pfldyn.train", "0", 0, {"g": Params({k: torch.ones_like(v) for k, v in lab.x0.items()})})
+    me = engine.world.client(
+        "pfldyn.train", "0", 0, {"g": Params({k: torch.ones_like(v) for k, v in lab.x0.items()})}
+    )
     local = Episodes(lr=0.5, steps=2, decay=1.0, weight_decay=0.0, max_norm=1e9)
     reply = pfldyn.train.fn(me, x=lab.x0, alpha=0.2, local=local)
     way = 0.5 * 1 + 0.5 * (1 - 0.2 * 0.5)
     for k in lab.x0:
-        torch.testing.assert_close(reply.sent.dx[k], torch.full_like(lab.x0[k], way), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            reply.sent.dx[k], torch.full_like(lab.x0[k], way), atol=1e-5, rtol=1e-5
+        )
         want = torch.full_like(lab.x0[k], 1 - 0.2 * way)
         torch.testing.assert_close(reply.keep["g"][k], want, atol=1e-5, rtol=1e-5)
 
@@ -55,7 +64,9 @@ def test_clients_that_are_not_sampled_keep_what_they_had(lab):
     drive(method, engine, first)
     after = kept(engine, lab)
     moved = {i for i in engine.everyone if not same(before[i], after[i])}
-    assert moved == set(engine.accepted) & {i for i, ask in engine.accepted.items() if ask.endswith("@1")}
+    assert moved == set(engine.accepted) & {
+        i for i, ask in engine.accepted.items() if ask.endswith("@1")
+    }
     assert 0 < len(moved) < 6
 
 

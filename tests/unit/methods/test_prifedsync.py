@@ -35,8 +35,12 @@ def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(lab):
     _, engine = run(lab, method)
     got = privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5)
     assert got == pytest.approx(privacy.gdp_epsilon(math.sqrt(4) / 2.0, 1e-5))
-    predicted = Ledger(method.releases({i: 10 for i in engine.everyone}, {i: 4 for i in engine.everyone}, 1e-5))
-    assert privacy.epsilon(predicted, unit="client", observer="server", delta=1e-5) == pytest.approx(got)
+    predicted = Ledger(
+        method.releases({i: 10 for i in engine.everyone}, {i: 4 for i in engine.everyone}, 1e-5)
+    )
+    assert privacy.epsilon(
+        predicted, unit="client", observer="server", delta=1e-5
+    ) == pytest.approx(got)
 
 
 @pytest.fixture
@@ -76,7 +80,9 @@ def test_certified_noise_is_sigma_C_and_g_is_made_of_what_was_released(sent):
 def test_a_batch_larger_than_the_papers_data_is_all_of_them():
     """500 examples each, one client in ten: the rate is 0.1 at most."""
     whole = [epsilon for _, epsilon, _ in PriFedSync(local=Episodes(batch=500)).claims({}, 1e-5)]
-    assert [epsilon for _, epsilon, _ in PriFedSync(local=Episodes(batch=6000)).claims({}, 1e-5)] == whole
+    assert [
+        epsilon for _, epsilon, _ in PriFedSync(local=Episodes(batch=6000)).claims({}, 1e-5)
+    ] == whole
 
 
 def test_claims_are_those_of_the_paper():

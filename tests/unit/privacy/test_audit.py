@@ -31,25 +31,30 @@ BOUNDS = [clopper_pearson_bound, gdp_bound]
 both_bounds = pytest.mark.parametrize("bound", BOUNDS)
 
 
-# ---------------------------------------------------------------------------------------------------- conversion
+# ----------------------------------------------------------------------------------------------------
+# conversion
 
 
 @pytest.mark.parametrize(
-    ("mu", "epsilon"), [(0.0325, 0.1), (0.25, 0.926), (0.268, 1), (0.925, 4), (1.666, 8), (2.0, 10), (6.677, 50)]
+    ("mu", "epsilon"),
+    [(0.0325, 0.1), (0.25, 0.926), (0.268, 1), (0.925, 4), (1.666, 8), (2.0, 10), (6.677, 50)],
 )
 def test_mu_to_epsilon_at_known_values(mu: float, epsilon: float) -> None:
     assert gdp_epsilon(mu, DELTA) == pytest.approx(epsilon, rel=2e-3)
 
 
 def test_mu_to_epsilon_at_the_ends() -> None:
-    assert gdp_epsilon(0.0, DELTA) == gdp_epsilon(-math.inf, DELTA) == gdp_epsilon(1e-6, DELTA) == 0.0
+    assert (
+        gdp_epsilon(0.0, DELTA) == gdp_epsilon(-math.inf, DELTA) == gdp_epsilon(1e-6, DELTA) == 0.0
+    )
     assert gdp_epsilon(math.inf, DELTA) == gdp_epsilon(1e200, DELTA) == math.inf
     assert 1e4**2 / 2 < gdp_epsilon(1e4, DELTA) < 1e4**2 / 2 + 5e4
     with pytest.raises(BadInput, match="delta"):
         gdp_epsilon(1.0, 0.0)
 
 
-# ---------------------------------------------------------------------------------------------------- soundness
+# ----------------------------------------------------------------------------------------------------
+# soundness
 
 
 @both_bounds
@@ -61,7 +66,10 @@ def test_bounds_fail_no_more_often_than_allowed(bound: Callable[..., float], mu:
 
 
 def test_clopper_pearson_fails_no_more_often_than_allowed_where_it_can_be_reached() -> None:
-    """Randomised response: one event attains epsilon exactly, so nothing but the confidence keeps the bound below."""
+    """Randomised response.
+
+    One event attains epsilon exactly, so nothing but the confidence keeps the bound below.
+    """
     truth, rng = math.e / (1 + math.e), np.random.default_rng(1)
     draws = ((rng.random(1000) < truth, rng.random(1000) >= truth) for _ in range(2000))
     failures = sum(clopper_pearson_bound(a, b, 0.0, confidence=0.9) > 1.0 for a, b in draws)
@@ -78,7 +86,10 @@ def test_choosing_among_many_useless_scores_is_free(bound: Callable[..., float])
 def test_arms_that_share_their_noise_are_sound_too() -> None:
     rng = np.random.default_rng(3)
     noise = rng.normal(size=(200, 1000))
-    assert sum(gdp_bound(z + 1.0, z, DELTA, confidence=0.9) > gdp_epsilon(1.0, DELTA) for z in noise) <= 20
+    assert (
+        sum(gdp_bound(z + 1.0, z, DELTA, confidence=0.9) > gdp_epsilon(1.0, DELTA) for z in noise)
+        <= 20
+    )
 
 
 def test_laplace_noise_is_not_accused_when_gdp_is_not_assumed() -> None:
@@ -86,7 +97,8 @@ def test_laplace_noise_is_not_accused_when_gdp_is_not_assumed() -> None:
         return float(np.random.default_rng([present, run]).laplace(float(present), 1.0))
 
     assert not judge(release, certified=1.0, delta=DELTA, runs=4000, gaussian=False).broken
-    assert judge(release, certified=1.0, delta=DELTA, runs=4000).broken  # Laplace noise is not GDP, as documented
+    # Laplace noise is not GDP, as documented
+    assert judge(release, certified=1.0, delta=DELTA, runs=4000).broken
 
 
 def test_what_delta_allows_is_no_leak() -> None:
@@ -97,7 +109,8 @@ def test_what_delta_allows_is_no_leak() -> None:
     assert clopper_pearson_bound(named, np.zeros(20_000), 0.0) > 3.5
 
 
-# ------------------------------------------------------------------------------------------------------- power
+# -------------------------------------------------------------------------------------------------------
+# power
 
 
 @pytest.mark.parametrize(("mu", "share"), [(0.268, 0.4), (1.0, 0.75), (2.0, 0.85), (4.0, 0.85)])
@@ -135,7 +148,8 @@ def test_one_telling_score_among_many_is_found() -> None:
     assert gdp_bound(a, b, DELTA) > 0.6 * gdp_epsilon(3.0, DELTA)
 
 
-# -------------------------------------------------------------------------------------------------- edge cases
+# --------------------------------------------------------------------------------------------------
+# edge cases
 
 
 @both_bounds
@@ -144,7 +158,9 @@ def test_equal_constant_scores_show_nothing(bound: Callable[..., float]) -> None
 
 
 @both_bounds
-def test_separated_scores_give_a_finite_bound_that_grows_with_the_runs(bound: Callable[..., float]) -> None:
+def test_separated_scores_give_a_finite_bound_that_grows_with_the_runs(
+    bound: Callable[..., float],
+) -> None:
     few, many = (bound(np.ones(n), np.zeros(n), DELTA) for n in (100, 10_000))
     assert 0 < few < many < math.inf
     exact = math.log((0.0005 ** (1 / 5000) - DELTA) / (1 - 0.0005 ** (1 / 5000)))
@@ -163,7 +179,12 @@ def test_scores_that_are_not_finite_are_refused(bound: Callable[..., float], bad
 @both_bounds
 def test_bad_input_is_refused(bound: Callable[..., float]) -> None:
     good = np.zeros(100)
-    for a, b in [(np.zeros(99), good), (good, np.zeros(99)), (np.zeros((100, 2)), good), (np.zeros((100, 0)), good)]:
+    for a, b in [
+        (np.zeros(99), good),
+        (good, np.zeros(99)),
+        (np.zeros((100, 2)), good),
+        (np.zeros((100, 0)), good),
+    ]:
         with pytest.raises(BadInput):
             bound(a, b, DELTA)
     for delta, confidence in [(1.0, 0.9), (-0.1, 0.9), (math.nan, 0.9), (DELTA, 1.0), (DELTA, 0.0)]:
@@ -201,7 +222,8 @@ def test_scores_by_hand() -> None:
     assert len(differences([x, y, x])) == 2
 
 
-# -------------------------------------------------------------------------------------------------- the verdict
+# --------------------------------------------------------------------------------------------------
+# the verdict
 
 
 def test_verdicts_in_one_line() -> None:
@@ -212,7 +234,11 @@ def test_verdicts_in_one_line() -> None:
         "broken: certified epsilon 2, measured at least 3 for a Gaussian release (estimate 3.5) at delta 1e-05, "
         "confidence 0.999, 1000 runs with the canary and 1000 without"
     )
-    assert verdict(8.0, 0.0, 1.9).line().startswith("wasteful: certified epsilon 8, measured at least 0.5 (")
+    assert (
+        verdict(8.0, 0.0, 1.9)
+        .line()
+        .startswith("wasteful: certified epsilon 8, measured at least 0.5 (")
+    )
     assert verdict(8.0, 6.0, 7.9).line().startswith("holds: ")
     assert not verdict(8.0, 6.0, 1.0).wasteful  # what is proved counts as seen
     assert not verdict(math.inf, 6.0, 7.0).wasteful
@@ -226,10 +252,11 @@ def test_much_too_much_noise_is_wasteful() -> None:
     assert judge(release, certified=8.0, delta=DELTA, runs=1000).wasteful
 
 
-# ------------------------------------------------------------------------------------- planted errors are found
+# ------------------------------------------------------------------------------------- planted
+# errors are found
 
-# One canary among PEOPLE, each clipped to norm 1; noise for the claimed mu. A case is the certified epsilon and what
-# is released; RIGHT and WRONG differ in the planted error alone.
+# One canary among PEOPLE, each clipped to norm 1; noise for the claimed mu. A case is the certified
+# epsilon and what is released; RIGHT and WRONG differ in the planted error alone.
 
 DIM, PEOPLE = 30, 10
 UNIT = np.eye(DIM)[0]
@@ -253,15 +280,26 @@ TOTAL = {False: total(None), True: total(5 * UNIT)}
 
 
 def mean(mu: float, *, scaled_twice: bool) -> Mechanism:
-    """Sum of clipped vectors and noise; the error: noise for the mean, although the sum is released."""
+    """Sum of clipped vectors and noise; the error.
+
+    Noise for the mean, although the sum is released.
+    """
     deviation = 1 / mu / (PEOPLE if scaled_twice else 1)
     return lambda present, run, round: TOTAL[present] + deviation * noise(present, run, round)
 
 
 def replaced(mu: float, *, half: bool) -> Mechanism:
-    """One replaced by its opposite, mean released; the error: the sensitivity of add/remove, 1 and not 2."""
-    deviation, ends = (1 if half else 2) / mu / PEOPLE, {True: total(5 * UNIT), False: total(-5 * UNIT)}
-    return lambda present, run, round: ends[present] / PEOPLE + deviation * noise(present, run, round)
+    """One replaced by its opposite, mean released; the error.
+
+    The sensitivity of zero-out, 1 and not 2.
+    """
+    deviation, ends = (
+        (1 if half else 2) / mu / PEOPLE,
+        {True: total(5 * UNIT), False: total(-5 * UNIT)},
+    )
+    return lambda present, run, round: (
+        ends[present] / PEOPLE + deviation * noise(present, run, round)
+    )
 
 
 def weighted(mu: float, *, by_examples: bool) -> Mechanism:
@@ -271,7 +309,10 @@ def weighted(mu: float, *, by_examples: bool) -> Mechanism:
 
 
 def own_norm(mu: float, *, unclipped: bool) -> Mechanism:
-    """One client's update, replaced by another; the error: clip at its own norm, noise in proportion to it."""
+    """One client's update, replaced by another; the error.
+
+    Clip at its own norm, noise in proportion to it.
+    """
 
     def release(present: bool, run: int, round: int) -> Array:
         update = 100 * UNIT if present else -UNIT
@@ -282,7 +323,10 @@ def own_norm(mu: float, *, unclipped: bool) -> Mechanism:
 
 
 def rounds_of(mu: float, directions: Sequence[Array], *, reused: bool = False) -> Mechanism:
-    """Several rounds in which the canary adds ``directions``; the error: every round has the same noise."""
+    """Several rounds in which the canary adds ``directions``; the error.
+
+    Every round has the same noise.
+    """
 
     def release(present: bool, run: int, round: int) -> Array:
         seed = [present, run, 0 if reused else round]
@@ -295,7 +339,8 @@ SAME, OPPOSITE, ABSENT = [UNIT] * 10, [UNIT, -UNIT], [UNIT, 0 * UNIT, UNIT, UNIT
 once, alone = (projection([UNIT]),), (projection([UNIT]), spread([UNIT]))
 
 Make = Callable[[float], Mechanism]
-# name: right, wrong, rounds, scores, by how much the certified mu exceeds that of one round (right, wrong)
+# name: right, wrong, rounds, scores, by how much the certified mu exceeds that of one round (right,
+# wrong)
 CASES: dict[str, tuple[Make, Make, int, Sequence[Score], float, float]] = {
     "noise divided by the batch": (
         lambda mu: mean(mu, scaled_twice=False), lambda mu: mean(mu, scaled_twice=True), 1, once, 1, 1
@@ -328,7 +373,9 @@ def trial(case: str, *, wrong: bool, mu: float) -> tuple[Trial, float]:
     """Return the release with a certified ``mu`` in all, and the epsilon that is certified for it."""
     right, planted, rounds, scores, charged, charged_wrongly = CASES[case]
     per_round = mu / (charged_wrongly if wrong else charged)
-    return repeated((planted if wrong else right)(per_round), rounds, *scores), gdp_epsilon(mu, DELTA)
+    return repeated((planted if wrong else right)(per_round), rounds, *scores), gdp_epsilon(
+        mu, DELTA
+    )
 
 
 @each_case
@@ -349,7 +396,8 @@ def test_correct_version_holds_and_is_not_wasteful(case: str, mu: float) -> None
     assert verdict.estimate == pytest.approx(certified, rel=0.3)
 
 
-SUBTLE = {"replace-one with half the sensitivity", "a fresh accountant every round"}  # factors 2 and 3: need ``gdp``
+# factors 2 and 3: need ``gdp``
+SUBTLE = {"replace-one with half the sensitivity", "a fresh accountant every round"}
 
 
 @pytest.mark.parametrize("case", sorted(set(CASES) - SUBTLE))
@@ -363,7 +411,10 @@ def test_planted_error_is_found_without_assuming_a_gaussian(case: str) -> None:
 def test_clip_at_own_norm_is_found_by_the_spread_alone() -> None:
     for unclipped in (True, False):
         release = repeated(own_norm(0.5, unclipped=unclipped), 1, spread([UNIT]))
-        assert judge(release, certified=gdp_epsilon(0.5, DELTA), delta=DELTA, runs=1000).broken == unclipped
+        assert (
+            judge(release, certified=gdp_epsilon(0.5, DELTA), delta=DELTA, runs=1000).broken
+            == unclipped
+        )
 
 
 def test_noise_reused_in_two_of_many_rounds_is_found() -> None:
@@ -377,4 +428,6 @@ def test_noise_reused_in_two_of_many_rounds_is_found() -> None:
 
     for mechanism, broken in ((fresh, False), (release, True)):
         scored = repeated(mechanism, 8, projection(directions), *differences(directions))
-        assert judge(scored, certified=gdp_epsilon(0.5, DELTA), delta=DELTA, runs=600).broken == broken
+        assert (
+            judge(scored, certified=gdp_epsilon(0.5, DELTA), delta=DELTA, runs=600).broken == broken
+        )

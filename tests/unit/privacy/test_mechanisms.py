@@ -1,4 +1,7 @@
-"""Each mechanism: its clip, weights, denominator and noise as stated, and its ledger line before the first draw."""
+"""Each mechanism.
+
+Its clip, weights, denominator and noise as stated, and its ledger line before the first draw.
+"""
 
 import itertools
 import math
@@ -54,7 +57,9 @@ ZERO = Params(w=torch.zeros(N, dtype=torch.float64))
 
 def client(seed=0, round=3, noise="seeded", approve=lambda ledger: None):
     net = torch.nn.Identity()
-    return Client("5", round, None, None, net, {}, np.random.default_rng(seed), noise, Ledger(), approve)
+    return Client(
+        "5", round, None, None, net, {}, np.random.default_rng(seed), noise, Ledger(), approve
+    )
 
 
 def cohort(n=6, seed=0, noise="seeded"):
@@ -63,14 +68,18 @@ def cohort(n=6, seed=0, noise="seeded"):
 
 def replies(server, points, law=None, round=2):
     sample = server.sample(law or Everyone(), round)
-    return Replies(f"fed.train@{round}", sample, {i: points[i] for i in sample.ids if i in points}, {})
+    return Replies(
+        f"fed.train@{round}", sample, {i: points[i] for i in sample.ids if i in points}, {}
+    )
 
 
 def sd_is(values, sd, mean=0.0):
     """The sum of squares is chi-square, the mean normal; both within one in a million."""
     values = np.asarray(values, dtype=np.float64).ravel() - mean
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(values))
-    return low < (values**2).sum() / sd**2 < high and abs(values.mean()) < 5 * sd / math.sqrt(len(values))
+    return low < (values**2).sum() / sd**2 < high and abs(values.mean()) < 5 * sd / math.sqrt(
+        len(values)
+    )
 
 
 def refuse(ledger):
@@ -82,13 +91,16 @@ def only(ledger):
     return line
 
 
-# ---------------------------------------------------------------------------------------------------- the client's own
+# ----------------------------------------------------------------------------------------------------
+# the client's own
 
 
 @pytest.mark.parametrize(("sensitivity", "z"), [(1.0, 1.0), (0.25, 3.0), (10.0, 0.1)])
 def test_gaussian_noise_has_its_stated_size(sensitivity, z):
     me = client()
-    got = gaussian(me, "a thing", ZERO + Params(w=torch.full((N,), 7.0)), sensitivity=sensitivity, z=z)
+    got = gaussian(
+        me, "a thing", ZERO + Params(w=torch.full((N,), 7.0)), sensitivity=sensitivity, z=z
+    )
     assert got.released
     assert sd_is(got["w"], z * sensitivity, mean=7.0)
     line = Release("a thing", "example", "5", "server", Gaussian(z), ((3, 3),), noise="seeded")
@@ -109,7 +121,9 @@ def test_gaussian_noise_is_new_for_every_tensor_call_round_and_client():
 def test_gaussian_keeps_dtype_shape_and_its_input():
     value = Params(a=torch.ones(2, 3), b=torch.ones(4, dtype=torch.float64))
     got = gaussian(client(), "x", value, sensitivity=1.0, z=1.0)
-    assert {k: (v.shape, v.dtype) for k, v in got.items()} == {k: (v.shape, v.dtype) for k, v in value.items()}
+    assert {k: (v.shape, v.dtype) for k, v in got.items()} == {
+        k: (v.shape, v.dtype) for k, v in value.items()
+    }
     assert torch.equal(value["a"], torch.ones(2, 3))
     assert not value.released
 
@@ -135,10 +149,15 @@ def test_the_noise_on_an_update_does_not_depend_on_it():
         dx = Params(w=torch.full((N,), scale, dtype=torch.float64))
         got = gaussian_update(me, "u", dx, clip=0.5, z=2.0)
         assert sd_is(got["w"] - dx.clipped(0.5)["w"], 1.0)
-        assert only(me.spent) == Release("u", "client", "5", "server", Gaussian(2.0), ((3, 3),), noise="seeded")
+        assert only(me.spent) == Release(
+            "u", "client", "5", "server", Gaussian(2.0), ((3, 3),), noise="seeded"
+        )
 
 
-@given(x=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20), bound=st.floats(1e-3, 1e3))
+@given(
+    x=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20),
+    bound=st.floats(1e-3, 1e3),
+)
 def test_clipping_never_passes_its_bound(x, bound):
     assert Params(w=torch.tensor(x)).clipped(bound).norm() <= bound * (1 + 1e-9)
 
@@ -150,8 +169,13 @@ def test_rows_are_clipped_one_by_one(rows):
     assert bool((torch.linalg.vector_norm(got.double(), dim=1) <= 1.5 * (1 + 1e-6)).all())
     for row, out in zip(torch.tensor(rows), got, strict=True):
         norm = float(row.double().norm())
-        expected = torch.zeros(3) if not bool(row.isfinite().all()) else row * min(1.0, 1.5 / norm if norm else 1.0)
-        if norm < 1e19 or not math.isfinite(norm):  # a float32 norm overflows beyond, and the row counts for nothing
+        expected = (
+            torch.zeros(3)
+            if not bool(row.isfinite().all())
+            else row * min(1.0, 1.5 / norm if norm else 1.0)
+        )
+        # a float32 norm overflows beyond, and the row counts for nothing
+        if norm < 1e19 or not math.isfinite(norm):
             torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -159,10 +183,13 @@ def test_published_noise_is_drawn_but_certifies_nothing():
     me = client()
     got = claimed_gaussian(me, "w", ZERO, sd=0.3, why="because")
     assert sd_is(got["w"], 0.3)
-    assert only(me.spent) == Release("w", "example", "5", "server", NonPrivate("because"), ((3, 3),), noise="seeded")
+    assert only(me.spent) == Release(
+        "w", "example", "5", "server", NonPrivate("because"), ((3, 3),), noise="seeded"
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- DP-SGD steps
+# --------------------------------------------------------------------------------------------------------
+# DP-SGD steps
 
 
 def test_private_steps_write_all_their_releases_at_once_before_the_first():
@@ -170,7 +197,15 @@ def test_private_steps_write_all_their_releases_at_once_before_the_first():
     PrivateSteps(me, q=0.25, clip=2.0, z=1.5, steps=40)
     line = only(me.spent)
     assert line == Release(
-        "dp-sgd", "example", "5", "server", Gaussian(1.5), ((3, 3),), 40, Sampling("poisson", 0.25), noise="seeded"
+        "dp-sgd",
+        "example",
+        "5",
+        "server",
+        Gaussian(1.5),
+        ((3, 3),),
+        40,
+        Sampling("poisson", 0.25),
+        noise="seeded",
     )
     assert line.total() == 40
 
@@ -219,7 +254,15 @@ def test_samples_may_be_empty_and_cost_the_same():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"q": 0.0}, {"q": 1.1}, {"q": math.nan}, {"clip": 0.0}, {"clip": math.inf}, {"z": -1.0}, {"z": math.nan}],
+    [
+        {"q": 0.0},
+        {"q": 1.1},
+        {"q": math.nan},
+        {"clip": 0.0},
+        {"clip": math.inf},
+        {"z": -1.0},
+        {"z": math.nan},
+    ],
 )
 def test_private_steps_refuse_bad_numbers_before_they_write(changes):
     me = client()
@@ -228,7 +271,8 @@ def test_private_steps_refuse_bad_numbers_before_they_write(changes):
     assert len(me.spent) == 0
 
 
-# -------------------------------------------------------------------------------------------------------- the server's
+# --------------------------------------------------------------------------------------------------------
+# the server's
 
 
 def mean_of(server, points, like=None, law=None, **more):
@@ -242,7 +286,8 @@ def unit(angle, norm=1.0):
 
 
 @given(
-    norms=st.lists(st.floats(0, 1e6), min_size=6, max_size=6), angles=st.lists(st.floats(0, 7), min_size=6, max_size=6)
+    norms=st.lists(st.floats(0, 1e6), min_size=6, max_size=6),
+    angles=st.lists(st.floats(0, 7), min_size=6, max_size=6),
 )
 @settings(max_examples=40, deadline=None)
 def test_one_client_moves_the_mean_by_at_most_its_share(norms, angles):
@@ -261,7 +306,9 @@ def test_the_mean_is_uniform_and_its_denominator_fixed():
     want = sum(points[i]["w"] for i in points) / 6
     assert torch.allclose(mean_of(cohort(), points)["w"], want)  # not / 5
     assert torch.equal(mean_of(cohort(), {})["w"], torch.zeros(2))
-    assert torch.allclose(mean_of(cohort(), {"0": unit(0, 50.0)}, out_of=2.5)["w"], torch.tensor([0.4, 0.0]))
+    assert torch.allclose(
+        mean_of(cohort(), {"0": unit(0, 50.0)}, out_of=2.5)["w"], torch.tensor([0.4, 0.0])
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 6])
@@ -309,7 +356,15 @@ def test_a_mean_done_again_repeats_seeded_noise_and_counts_fresh_noise():
 def test_the_mean_of_another_round_has_other_noise():
     server = cohort()
     outputs = [
-        gaussian_mean(server, replies(server, {}, round=t), lambda p: p, like=unit(0), clip=1.0, z=1.0, out_of=6)
+        gaussian_mean(
+            server,
+            replies(server, {}, round=t),
+            lambda p: p,
+            like=unit(0),
+            clip=1.0,
+            z=1.0,
+            out_of=6,
+        )
         for t in range(3)
     ]
     assert all(not torch.equal(a["w"], b["w"]) for a, b in itertools.combinations(outputs, 2))
@@ -318,7 +373,9 @@ def test_the_mean_of_another_round_has_other_noise():
 def test_a_published_mean_certifies_nothing():
     server = cohort()
     points = {str(i): ZERO + Params(w=torch.full((N,), 1.0)) for i in range(4)}
-    got = claimed_mean(server, replies(server, points), lambda p: p, clip=math.sqrt(N), sd=2.0, why="raw median")
+    got = claimed_mean(
+        server, replies(server, points), lambda p: p, clip=math.sqrt(N), sd=2.0, why="raw median"
+    )
     assert sd_is(got["w"], 2.0 / 4, mean=1.0)
     line = only(server.ledger)
     assert line.event == NonPrivate("raw median")
@@ -326,7 +383,8 @@ def test_a_published_mean_certifies_nothing():
     assert sd_is(public_noise(server, ZERO, sd=0.7, t=1)["w"], 0.7)
 
 
-# ---------------------------------------------------------------------------------------------- written before drawing
+# ----------------------------------------------------------------------------------------------
+# written before drawing
 
 
 def no_draw(*args):
@@ -340,7 +398,9 @@ TRIALS = {
     "steps": lambda me: PrivateSteps(me, 0.5, 1.0, 1.0, 3),
     "laplace": lambda me: laplace(me, "x", np.zeros(3), sensitivity=1.0, epsilon=1.0),
     "discrete": lambda me: discrete_laplace(me, "x", np.zeros(3, np.int64), epsilon=1.0),
-    "exponential": lambda me: exponential(me, "x", np.zeros(3), sensitivity=1.0, epsilon=1.0, relation="replace"),
+    "exponential": lambda me: exponential(
+        me, "x", np.zeros(3), sensitivity=1.0, epsilon=1.0, relation="replace"
+    ),
 }
 
 
@@ -358,7 +418,11 @@ def test_a_refused_budget_draws_nothing_and_writes_nothing(monkeypatch, trial):
 def test_the_line_is_there_when_the_first_number_is_drawn(monkeypatch, trial):
     me = client(noise="os")
     seen = []
-    monkeypatch.setattr(mechanisms, "source", lambda noise, rng: seen.append((noise, len(me.spent))) or FromSeed(rng))
+    monkeypatch.setattr(
+        mechanisms,
+        "source",
+        lambda noise, rng: seen.append((noise, len(me.spent))) or FromSeed(rng),
+    )
     trial(me)
     assert seen == [("os", 1)]
     assert only(me.spent).noise == "os"
@@ -384,7 +448,8 @@ def test_the_budget_sees_the_release_that_is_about_to_happen():
     assert seen == [list(me.spent)]
 
 
-# ------------------------------------------------------------------------------------------------- numbers and choices
+# -------------------------------------------------------------------------------------------------
+# numbers and choices
 
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(1.0, 1.0), (0.25, 2.0)])
@@ -393,14 +458,22 @@ def test_laplace_noise(epsilon, sensitivity):
     got = laplace(me, "x", np.full((200, 100), 3.0), sensitivity=sensitivity, epsilon=epsilon)
     assert isinstance(got, Released)
     assert got.value.shape == (200, 100)
-    assert stats.kstest(got.value.ravel() - 3.0, stats.laplace(scale=sensitivity / epsilon).cdf).pvalue > 1e-6
-    assert only(me.spent) == Release("x", "example", "5", "server", Laplace(1 / epsilon), ((3, 3),), noise="seeded")
+    assert (
+        stats.kstest(got.value.ravel() - 3.0, stats.laplace(scale=sensitivity / epsilon).cdf).pvalue
+        > 1e-6
+    )
+    assert only(me.spent) == Release(
+        "x", "example", "5", "server", Laplace(1 / epsilon), ((3, 3),), noise="seeded"
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(1.0, 1), (0.3, 1), (1.0, 2), (4.0, 1)])
 def test_discrete_laplace_noise(epsilon, sensitivity):
     me = client()
-    got = discrete_laplace(me, "h", np.full((N,), 10), epsilon=epsilon, sensitivity=sensitivity).value - 10
+    got = (
+        discrete_laplace(me, "h", np.full((N,), 10), epsilon=epsilon, sensitivity=sensitivity).value
+        - 10
+    )
     assert got.dtype == np.int64
     law = stats.dlaplace(epsilon / sensitivity)
     edge = int(law.ppf(1 - 20 / N))
@@ -408,7 +481,9 @@ def test_discrete_laplace_noise(epsilon, sensitivity):
     seen = np.array([(got < -edge).sum(), *((got == k).sum() for k in bins), (got > edge).sum()])
     want = N * np.array([law.cdf(-edge - 1), *law.pmf(bins), law.sf(edge)])
     assert stats.chisquare(seen, want * seen.sum() / want.sum()).pvalue > 1e-6
-    assert only(me.spent) == Release("h", "example", "5", "server", Pure(epsilon), ((3, 3),), noise="seeded")
+    assert only(me.spent) == Release(
+        "h", "example", "5", "server", Pure(epsilon), ((3, 3),), noise="seeded"
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
@@ -417,19 +492,26 @@ def test_the_exponential_mechanism_chooses_by_its_formula(epsilon):
     counts = np.zeros(5)
     for run in range(5000):
         me = client(seed=run)
-        got = exponential(me, "x", utility, sensitivity=sensitivity, epsilon=epsilon, relation="replace")
+        got = exponential(
+            me, "x", utility, sensitivity=sensitivity, epsilon=epsilon, relation="replace"
+        )
         counts[got.value] += 1
     weights = np.exp(epsilon * utility / (2 * sensitivity))
     want = 5000 * weights / weights.sum()
     keep = want > 5
-    assert stats.chisquare(counts[keep], want[keep] * counts[keep].sum() / want[keep].sum()).pvalue > 1e-6
+    assert (
+        stats.chisquare(counts[keep], want[keep] * counts[keep].sum() / want[keep].sum()).pvalue
+        > 1e-6
+    )
     assert counts[~keep].sum() < 30
     line = only(me.spent)
     assert (line.event, line.relation, line.unit) == (Pure(epsilon), "replace", "example")
 
 
 def test_the_exponential_mechanism_stands_large_utilities():
-    got = exponential(client(), "x", np.array([-1e9, 1e9, 0.0]), sensitivity=1.0, epsilon=1.0, relation="replace")
+    got = exponential(
+        client(), "x", np.array([-1e9, 1e9, 0.0]), sensitivity=1.0, epsilon=1.0, relation="replace"
+    )
     assert got.value == 1
 
 
@@ -439,14 +521,18 @@ def test_an_epsilon_must_be_positive(epsilon):
     for trial in (
         lambda: laplace(me, "x", np.zeros(1), sensitivity=1.0, epsilon=epsilon),
         lambda: discrete_laplace(me, "x", np.zeros(1), epsilon=epsilon),
-        lambda: exponential(me, "x", np.zeros(2), sensitivity=1.0, epsilon=epsilon, relation="replace"),
+        lambda: exponential(
+            me, "x", np.zeros(2), sensitivity=1.0, epsilon=epsilon, relation="replace"
+        ),
     ):
         with pytest.raises(BadInput, match="epsilon"):
             trial()
     assert len(me.spent) == 0
 
 
-@pytest.mark.parametrize("bad", [{"z": -1.0}, {"z": math.nan}, {"sensitivity": 0.0}, {"sensitivity": math.nan}])
+@pytest.mark.parametrize(
+    "bad", [{"z": -1.0}, {"z": math.nan}, {"sensitivity": 0.0}, {"sensitivity": math.nan}]
+)
 def test_gaussian_refuses_bad_numbers_before_it_writes(bad):
     me = client()
     with pytest.raises(BadInput):
@@ -461,11 +547,14 @@ def test_noisy_max_wins_as_often_as_it_should(kind):
     assert set(noisy_max(draw, counts, scale=1e-9, kind=kind)) == {0}
     wins = int((noisy_max(draw, counts, scale=2.0, kind=kind) == 0).sum())
     # the difference of two Laplace of scale b: P(L1 - L2 > -d) = 1 - e^(-d/b) (2 + d/b) / 4
-    chance = stats.norm.cdf(2 / (2 * math.sqrt(2))) if kind == "gaussian" else 1 - math.exp(-1) * 3 / 4
+    chance = (
+        stats.norm.cdf(2 / (2 * math.sqrt(2))) if kind == "gaussian" else 1 - math.exp(-1) * 3 / 4
+    )
     assert stats.binomtest(wins, N, chance).pvalue > 1e-6
 
 
-# ------------------------------------------------------------------------------------------------------- adaptive clip
+# -------------------------------------------------------------------------------------------------------
+# adaptive clip
 
 
 @given(z=st.floats(0.05, 50), out_of=st.floats(1, 1e4))
@@ -499,18 +588,23 @@ def test_one_step_of_the_clip_without_noise(monkeypatch):
     follow = AdaptiveClip(1.0, out_of=4.0)
     for below in range(5):
         bits = [True] * below + [False] * (4 - below)
-        assert follow.next(cohort(), 2.0, bits, 0) == pytest.approx(2.0 * math.exp(-0.2 * (below / 4 - 0.5)))
+        assert follow.next(cohort(), 2.0, bits, 0) == pytest.approx(
+            2.0 * math.exp(-0.2 * (below / 4 - 0.5))
+        )
     other = AdaptiveClip(1.0, out_of=4.0, quantile=0.9, lr=0.5)
     assert other.next(cohort(), 2.0, [True] * 4, 0) == pytest.approx(2.0 * math.exp(-0.5 * 0.1))
 
 
 def test_the_noise_on_the_bits_has_its_stated_size():
     follow = AdaptiveClip(3.0, out_of=10.0)
-    steps = [math.log(follow.next(cohort(seed=s), 1.0, [True] * 5 + [False] * 5, 0)) for s in range(3000)]
+    steps = [
+        math.log(follow.next(cohort(seed=s), 1.0, [True] * 5 + [False] * 5, 0)) for s in range(3000)
+    ]
     assert sd_is(steps, 0.2 * 3.0 / 10.0)
 
 
-# ---------------------------------------------------------------------------------------------------- sources of noise
+# ----------------------------------------------------------------------------------------------------
+# sources of noise
 
 
 def test_the_operating_systems_numbers():
@@ -525,7 +619,8 @@ def test_the_operating_systems_numbers():
     assert sd_is(z, 1.0)
     assert abs(stats.skew(z)) < 0.05
     assert abs(stats.kurtosis(z)) < 0.1
-    assert abs(np.corrcoef(z[:50_000], z[50_000:100_000])[0, 1]) < 0.03  # the two halves of Box and Muller
+    # the two halves of Box and Muller
+    assert abs(np.corrcoef(z[:50_000], z[50_000:100_000])[0, 1]) < 0.03
     assert not np.array_equal(draw.normal(8), draw.normal(8))
     assert draw.normal(0).shape == draw.uniform(0).shape == (0,)
 
@@ -559,7 +654,9 @@ def test_noise_streams_leave_the_batches_alone():
 
 
 def test_noise_like_a_tensor():
-    got = normal_like(FromSeed(np.random.default_rng(0)), torch.zeros(100, 200, dtype=torch.float64), 0.3)
+    got = normal_like(
+        FromSeed(np.random.default_rng(0)), torch.zeros(100, 200, dtype=torch.float64), 0.3
+    )
     assert got.shape == (100, 200)
     assert got.dtype == torch.float64
     assert sd_is(got, 0.3)

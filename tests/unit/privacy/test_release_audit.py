@@ -1,7 +1,9 @@
-"""The canary test on every release function of ours, certified by its own ledger; then with errors planted in it.
+"""The canary test on every release function of ours, certified by its own ledger.
 
-A correct function must never be `broken`, and not `wasteful` where the canary is the worst there can be. An error that
-is planted into the real function must be `broken`.
+Then with errors planted in it.
+
+A correct function must never be `broken`, and not `wasteful` where the canary is the worst there
+can be. An error that is planted into the real function must be `broken`.
 """
 
 import math
@@ -49,7 +51,9 @@ def me_(run, present, round=0, spent=None, data=None, model=None):
     """Return a client with noise of its own for each run and arm."""
     rng = np.random.default_rng([run, present, round])
     net = model or torch.nn.Identity()
-    return Client("0", round, data, data, net, {}, rng, "seeded", Ledger() if spent is None else spent)
+    return Client(
+        "0", round, data, data, net, {}, rng, "seeded", Ledger() if spent is None else spent
+    )
 
 
 def point(vector):
@@ -60,7 +64,7 @@ def array(x):
     return torch.cat([v.flatten() for v in x.values()]).double().numpy()
 
 
-def certificate(ledger, unit="example", observer="server", relation="add/remove"):
+def certificate(ledger, unit="example", observer="server", relation="zero-out"):
     got = epsilon(ledger, unit=unit, observer=observer, delta=DELTA, relation=relation)
     assert math.isfinite(got)
     return got
@@ -72,7 +76,8 @@ def holds(request):
 
     def check(trial, certified, runs=3000, gaussian=True, worst=True):
         verdict = judge(trial, certified=certified, delta=DELTA, runs=runs, gaussian=gaussian)
-        request.node.user_properties.append(("verdict", verdict.line()))  # record_property is not for xunit2
+        # record_property is not for xunit2
+        request.node.user_properties.append(("verdict", verdict.line()))
         assert not verdict.broken, verdict.line()
         if worst:
             assert not verdict.wasteful, verdict.line()
@@ -86,7 +91,8 @@ def broken(trial, certified, runs=1000, gaussian=True):
     assert verdict.broken, verdict.line()
 
 
-# ----------------------------------------------------------------------------------------------- one release at a time
+# -----------------------------------------------------------------------------------------------
+# one release at a time
 
 
 def test_gaussian(holds):
@@ -117,14 +123,19 @@ def test_one_example_that_turns_a_clients_update_round(holds):
     """Example level: the client is there in both worlds, and its clipped update moves by 2C."""
     ledger = Ledger()
     update(True, 0, spent=ledger)
-    got = holds(lambda present, run: array(update(present, run, without=-1000.0))[0], certificate(ledger, "example"))
+    got = holds(
+        lambda present, run: array(update(present, run, without=-1000.0))[0],
+        certificate(ledger, "example"),
+    )
     assert got.bound > certificate(ledger, "client")
 
 
 def mean_of(present, run, round=0, canary=1000.0):
     """Return the noisy mean of six clients, one of them the canary, and the server with its ledger."""
     server = Server([str(i) for i in range(6)], 2 * run + present)
-    points = {str(i): point(np.zeros(DIM)) for i in range(5)} | ({"5": point(canary * E1)} if present else {})
+    points = {str(i): point(np.zeros(DIM)) for i in range(5)} | (
+        {"5": point(canary * E1)} if present else {}
+    )
     replies = Replies(f"t.train@{round}", server.sample(Everyone(), round), points, {})
     like = point(np.zeros(DIM))
     got = gaussian_mean(server, replies, lambda p: p, like=like, clip=1.0, z=0.5, out_of=6.0)
@@ -137,12 +148,16 @@ def test_a_mean_over_everyone(holds):
 
 
 def steps_trial(q, z, steps, spent=None):
-    """Return a trial over the real samples and noise of DP-SGD; the canary's clipped gradient is e1 in each step."""
+    """Return a trial over the real samples and noise of DP-SGD.
+
+    The canary's clipped gradient is e1 in each step.
+    """
 
     def trial(present, run):
         release = PrivateSteps(me_(run, present, spent=spent), q, 1.0, z, steps)
         outputs = []
-        for rows in release.samples(2):  # row 0 is the canary, row 1 somebody whose gradient is zero
+        # row 0 is the canary, row 1 somebody whose gradient is zero
+        for rows in release.samples(2):
             total = torch.tensor(E1 * float(present and 0 in rows))
             outputs.append(release.noised([total])[0].numpy()[0])
         y = np.array(outputs)
@@ -172,7 +187,9 @@ def test_laplace(holds):
 
     def trial(present, run, spent=None):
         me = me_(run, present, spent=spent)
-        return float(laplace(me, "x", np.array([3.0 * present]), sensitivity=3.0, epsilon=1.0).value[0])
+        return float(
+            laplace(me, "x", np.array([3.0 * present]), sensitivity=3.0, epsilon=1.0).value[0]
+        )
 
     trial(True, 0, ledger)
     got = holds(trial, certificate(ledger), gaussian=False)
@@ -185,7 +202,10 @@ def test_discrete_laplace(holds):
 
     def trial(present, run, spent=None):
         me = me_(run, present, spent=spent)
-        return [float(v) for v in discrete_laplace(me, "h", np.array([7 + present, 3]), epsilon=1.0).value]
+        return [
+            float(v)
+            for v in discrete_laplace(me, "h", np.array([7 + present, 3]), epsilon=1.0).value
+        ]
 
     trial(True, 0, ledger)
     got = holds(trial, certificate(ledger), gaussian=False)
@@ -198,7 +218,9 @@ def test_votes_of_sub_teachers(holds):
 
     def trial(present, run, spent=None):
         counts = np.array([[5.0 - present, 5.0 + present, 0.0]] * 4)
-        noisy = noisy_counts(me_(run, present, spent=spent), "votes", counts, scale=2.0, kind="gaussian").value
+        noisy = noisy_counts(
+            me_(run, present, spent=spent), "votes", counts, scale=2.0, kind="gaussian"
+        ).value
         return float((noisy[:, 1] - noisy[:, 0]).sum())
 
     trial(True, 0, ledger)
@@ -212,7 +234,10 @@ def test_noisy_max(holds, kind, scale):
 
     def trial(present, run):
         server = Server(["0", "1"], 2 * run + present)
-        votes = {"0": np.array([[0.0, 1.0]] * 4), "1": np.array([[1.0, 0.0], [0.0, 1.0]][present : present + 1] * 4)}
+        votes = {
+            "0": np.array([[0.0, 1.0]] * 4),
+            "1": np.array([[1.0, 0.0], [0.0, 1.0]][present : present + 1] * 4),
+        }
         replies = Replies("t.vote@0", server.sample(Everyone(), 0), votes, {})
         won = noisy_votes(server, replies, votes["0"] + votes["1"], scale=scale, kind=kind)
         return float(won.sum()), server.ledger
@@ -228,7 +253,9 @@ def test_exponential(holds):
 
     def trial(present, run, spent=None):
         me = me_(run, present, spent=spent)
-        got = exponential(me, "x", utility[present], sensitivity=1.0, epsilon=2.0, relation="replace")
+        got = exponential(
+            me, "x", utility[present], sensitivity=1.0, epsilon=2.0, relation="replace"
+        )
         return float(got.value == 0)
 
     trial(True, 0, ledger)
@@ -237,7 +264,8 @@ def test_exponential(holds):
     assert got.bound > got.certified / 2
 
 
-# --------------------------------------------------------------------------------------------------------- in training
+# ---------------------------------------------------------------------------------------------------------
+# in training
 
 
 NET = build("logistic", (2,), 2, 1)
@@ -257,7 +285,10 @@ DATA = {present: data(present) for present in (True, False)}
 
 def training_trial(fit, spent=None):
     """Score what ``fit(me)`` releases along what the canary adds to it without noise."""
-    bare = {present: array(fit(me_(0, present, data=DATA[present], model=NET), 0.0)) for present in (True, False)}
+    bare = {
+        present: array(fit(me_(0, present, data=DATA[present], model=NET), 0.0))
+        for present in (True, False)
+    }
     direction = bare[True] - bare[False]
     assert np.linalg.norm(direction) > 0
 
@@ -283,8 +314,13 @@ def test_one_step_of_dp_sgd_on_everyone(holds):
 
 
 def test_dp_sgd_on_poisson_samples(holds):
-    """The size is public, so rate and number of steps are the same in both arms: an idle example takes the place."""
-    idle = LocalData(Examples(torch.cat([OTHERS, CANARY]), DATA[True].source.y), np.arange(6), (0.5,), (0.5,))
+    """The size is public, so rate and number of steps are the same in both arms.
+
+    An idle example takes the place.
+    """
+    idle = LocalData(
+        Examples(torch.cat([OTHERS, CANARY]), DATA[True].source.y), np.arange(6), (0.5,), (0.5,)
+    )
 
     class Without(LocalData):
         """Six rows, the last of which is never given out."""
@@ -299,21 +335,27 @@ def test_dp_sgd_on_poisson_samples(holds):
     (line,) = ledger
     assert (line.sampling.law, line.sampling.q, line.steps) == ("poisson", 4 / 6, 2)
     everyone = replace(sgd, batch=8, z=0.0)
-    bare = {p: array(everyone.fit(me_(0, p, data=DATA[p], model=NET), X0)[0]) for p in (True, False)}
+    bare = {
+        p: array(everyone.fit(me_(0, p, data=DATA[p], model=NET), X0)[0]) for p in (True, False)
+    }
     direction = bare[True] - bare[False]
 
     def trial(present, run):
-        return float(array(sgd.fit(me_(run, present, data=arms[present], model=NET), X0)[0]) @ direction)
+        return float(
+            array(sgd.fit(me_(run, present, data=arms[present], model=NET), X0)[0]) @ direction
+        )
 
     holds(trial, certificate(ledger), runs=800, gaussian=False)
 
 
 def test_the_gradient_mode_of_ldp_fl(holds):
     """The reply is divided by the public size: multiplied by it again, the sum is left."""
-    p = ldp_fl.Promise("gradient", 8.0, DELTA, 1.0, 1, 1, 1.0, "add/remove")
+    p = ldp_fl.Promise("gradient", 8.0, DELTA, 1.0, 1, 1, 1.0, "zero-out")
 
     def fit(me, noise):
-        got = ldp_fl.by_gradient(me, X0, replace(p, epsilon=p.epsilon if noise else 1e6), SGD(lr=1.0))
+        got = ldp_fl.by_gradient(
+            me, X0, replace(p, epsilon=p.epsilon if noise else 1e6), SGD(lr=1.0)
+        )
         return got * float(me.size)
 
     ledger = Ledger()
@@ -322,7 +364,8 @@ def test_the_gradient_mode_of_ldp_fl(holds):
     assert got.certified == pytest.approx(8.0, rel=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------------ planted errors
+# ------------------------------------------------------------------------------------------------------
+# planted errors
 
 
 def test_noise_divided_by_the_batch_is_found(monkeypatch):
@@ -341,7 +384,10 @@ def test_noise_missing_from_one_tensor_is_found(monkeypatch):
     training_trial(dp_sgd(8), certified)(True, 0)
 
     def noised(self, sums):
-        return [normal_like(self.draw, s, self.z * self.clip) + s if i else s for i, s in enumerate(sums)]
+        return [
+            normal_like(self.draw, s, self.z * self.clip) + s if i else s
+            for i, s in enumerate(sums)
+        ]
 
     monkeypatch.setattr(PrivateSteps, "noised", noised)
     trial = training_trial(dp_sgd(8))
@@ -381,7 +427,8 @@ def test_clipping_at_the_updates_own_norm_is_found(monkeypatch):
 def test_weights_by_examples_are_found(monkeypatch):
     certified = certificate(mean_of(True, 0)[1], "client", "clients")
     real = mechanisms.weighted_sum
-    sizes = [1.0, 10, 10, 10, 10, 10, 100]  # the noise first, then the clients; the canary has most examples
+    # the noise first, then the clients; the canary has most examples
+    sizes = [1.0, 10, 10, 10, 10, 10, 100]
 
     def by_examples(parts):
         parts = list(parts)
@@ -422,7 +469,9 @@ DIRECTIONS = list(np.eye(DIM)[:2])  # what the canary adds in the first round, a
 
 def two_rounds(present, run, round):
     me = me_(run, present, round)
-    return array(gaussian_update(me, "u", point(1000.0 * present * DIRECTIONS[round]), clip=1.0, z=0.5))
+    return array(
+        gaussian_update(me, "u", point(1000.0 * present * DIRECTIONS[round]), clip=1.0, z=0.5)
+    )
 
 
 def test_fresh_noise_in_two_rounds_holds(holds):
@@ -440,7 +489,9 @@ def test_the_same_noise_in_two_rounds_is_found(monkeypatch):
         update(True, 0, round, ledger)
     certified = certificate(ledger, "client")
     run_of = {}
-    monkeypatch.setattr(mechanisms, "source", lambda noise, rng: FromSeed(np.random.default_rng(run_of["now"])))
+    monkeypatch.setattr(
+        mechanisms, "source", lambda noise, rng: FromSeed(np.random.default_rng(run_of["now"]))
+    )
 
     def again(present, run, round):
         run_of["now"] = [run, present]
@@ -449,14 +500,18 @@ def test_the_same_noise_in_two_rounds_is_found(monkeypatch):
     broken(repeated(again, 2, projection(DIRECTIONS), *differences(DIRECTIONS)), certified)
 
 
-# ----------------------------------------------------------------------------------- the paper's formula is not enough
+# ----------------------------------------------------------------------------------- the paper's
+# formula is not enough
 
 
 M, EPOCHS, BATCH = 200, 10, 20
 
 
 def neighbours(size):
-    """Return two data sets of 200 that differ in one record: its label. All others have no features."""
+    """Return two data sets of 200 that differ in one record: its label.
+
+    All others have no features.
+    """
     x = torch.zeros(M, 2)
     x[0, 0] = size
     y = torch.arange(M) % 2
@@ -477,13 +532,19 @@ def published(data, lr, monkeypatch, claimed=1.0):
     return dx, sds[0]
 
 
-@pytest.mark.parametrize(("lr", "size", "spent"), [(0.1, 1.7, 10.5), (1.0, 1.0, 59.0), (0.1, 50.0, 26.0)])
+@pytest.mark.parametrize(
+    ("lr", "size", "spent"), [(0.1, 1.7, 10.5), (1.0, 1.0, 59.0), (0.1, 50.0, 26.0)]
+)
 def test_ldp_fl_claims_one_and_spends_ten(monkeypatch, request, lr, size, spent):
-    """Logistic regression; 2C/m is 0.01, and one record moves the weights ten times as far and more."""
+    """Logistic regression.
+
+    2C/m is 0.01, and one record moves the weights ten times as far and more.
+    """
     (a, sd), (b, _) = (published(data, lr, monkeypatch) for data in neighbours(size))
     distance = (a - b).norm()
     assert sd == pytest.approx(2 / M * math.sqrt(2 * math.log(1 / DELTA)))
-    assert gdp_epsilon(2 / M / sd, DELTA) < 1  # what the formula would give if 2C/m were the sensitivity
+    # what the formula would give if 2C/m were the sensitivity
+    assert gdp_epsilon(2 / M / sd, DELTA) < 1
     truth = gdp_epsilon(distance / sd, DELTA)
     request.node.user_properties.append(("distance and epsilon", f"{distance:.4g}, {truth:.4g}"))
     assert distance > 9 * 2 / M

@@ -1,4 +1,7 @@
-"""The noise that ``sgd.epsilon`` asks for: solved, found again by a resumed run, and in nobody's way."""
+"""The noise that ``sgd.epsilon`` asks for.
+
+Solved, found again by a resumed run, and in nobody's way.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +16,8 @@ from tacit.run.conduct import calibrated
 
 DELTA = 1e-5
 ALIKE = {"0": 150, "1": 150}
-UNLIKE = {"0": 20, "1": 33, "2": 150, "3": 700}  # the first is smaller than a batch: every example is in every step
+# the first is smaller than a batch: every example is in every step
+UNLIKE = {"0": 20, "1": 33, "2": 150, "3": 700}
 
 
 def solved(method, sizes):
@@ -35,7 +39,9 @@ def test_noise_that_was_solved_for_something_else_is_refused():
         replace(once, rounds=1),
         replace(once, sgd=replace(once.sgd, epsilon=8.0)),
     ):
-        with pytest.raises(BadInput, match=r"sgd\.z = .*: costs eps .*, not sgd\.epsilon = \d; give one"):
+        with pytest.raises(
+            BadInput, match=r"sgd\.z = .*: costs eps .*, not sgd\.epsilon = \d; give one"
+        ):
             solved(other, ALIKE)
         assert solved(replace(other, sgd=replace(other.sgd, z=0.0)), ALIKE).sgd.z > 0
 

@@ -18,7 +18,10 @@ def line(z, *rounds, owner="0", what="update"):
 
 @pytest.fixture
 def curve(monkeypatch):
-    """Return the curve of a method that will write these lines: (round, epsilon) for every one of its rounds."""
+    """Return the curve of a method that will write these lines.
+
+    (round, epsilon) for every one of its rounds.
+    """
 
     def of(lines, rounds):
         monkeypatch.setattr(cost, "predicted", lambda experiment, plan: Ledger(lines))
@@ -38,7 +41,10 @@ def test_noise_that_differs_from_round_to_round_adds_up_round_by_round(curve):
 
 
 def test_the_same_noise_in_every_round_adds_up_evenly(curve):
-    """A hundred rounds: 7/100 of them are 7, though 100 * (7 / 100) is a little more in floating point."""
+    """A hundred rounds.
+
+    7/100 of them are 7, though 100 * (7 / 100) is a little more in floating point.
+    """
     got = curve([line(9.0, (0, 99))], 100)
     assert got == [(t, pytest.approx(gdp(*[9.0] * t))) for t in range(1, 101)]
 
@@ -46,7 +52,9 @@ def test_the_same_noise_in_every_round_adds_up_evenly(curve):
 def test_an_owner_with_fewer_rounds_spends_them_evenly(curve):
     """Client 1 takes part in two rounds of four, so after one round and after two it has had one."""
     got = curve([line(2.0, (0, 1), owner="1")], 4)
-    assert [epsilon for _, epsilon in got] == pytest.approx([gdp(2.0), gdp(2.0), gdp(2.0, 2.0), gdp(2.0, 2.0)])
+    assert [epsilon for _, epsilon in got] == pytest.approx(
+        [gdp(2.0), gdp(2.0), gdp(2.0, 2.0), gdp(2.0, 2.0)]
+    )
 
 
 def test_what_is_released_once_is_there_from_the_first_round_on(curve):
@@ -58,7 +66,12 @@ def test_what_is_released_once_is_there_from_the_first_round_on(curve):
 def test_gaps_stay_gaps(curve):
     """Rounds 1, 3 and 4 of four; what the federation releases counts for everybody."""
     got = curve([line(2.0, (0, 0), (2, 3)), line(5.0, (0, 3), owner=FEDERATION, what="mean")], 4)
-    want = [gdp(2.0, 5.0), gdp(2.0, *[5.0] * 2), gdp(2.0, 2.0, *[5.0] * 3), gdp(*[2.0] * 3, *[5.0] * 4)]
+    want = [
+        gdp(2.0, 5.0),
+        gdp(2.0, *[5.0] * 2),
+        gdp(2.0, 2.0, *[5.0] * 3),
+        gdp(*[2.0] * 3, *[5.0] * 4),
+    ]
     assert [epsilon for _, epsilon in got] == pytest.approx(want)
 
 
@@ -73,4 +86,7 @@ def test_a_paper_claims_nothing_for_no_rounds():
 
 
 def test_a_paper_claims_nothing_without_noise():
-    assert [epsilon for _, epsilon, _ in claims(CLFL(z=0.0), {"0": 10, "1": 10}, 1e-5)] == [math.inf, math.inf]
+    assert [epsilon for _, epsilon, _ in claims(CLFL(z=0.0), {"0": 10, "1": 10}, 1e-5)] == [
+        math.inf,
+        math.inf,
+    ]

@@ -1,4 +1,7 @@
-"""A figure that rests on sampled clients assumes that nobody can tell who they are: no message may say it."""
+"""A figure that rests on sampled clients assumes that nobody can tell who they are.
+
+No message may say it.
+"""
 
 from dataclasses import replace
 
@@ -52,7 +55,8 @@ def test_noise_does_not_tell_of_a_secret_sample():
     def noise(method, seed):
         return calibrated(method, sizes, 1e-5, seed).sgd.z
 
-    known = FedAvg(rounds=4, per_round=2, sgd=sgd)  # private against the server, which knows the sample
+    # private against the server, which knows the sample
+    known = FedAvg(rounds=4, per_round=2, sgd=sgd)
     assert len({noise(known, seed) for seed in range(4)}) > 1
     secret = AgainstClients(rounds=4, per_round=2, sgd=sgd)
     assert {noise(secret, seed) for seed in range(4)} == {noise(replace(known, per_round=0), 0)}

@@ -17,7 +17,17 @@ from tacit.run.compare import Row, run_all
 from tacit.run.conduct import Nobody
 from tacit.run.experiment import Setting
 from tacit.run.rundir import Busy, RunDir
-from tacit.run.sweep import Point, Sweep, numbers, over_from, placed, raw_method, read_sweep, resume_sweep, sweep
+from tacit.run.sweep import (
+    Point,
+    Sweep,
+    numbers,
+    over_from,
+    placed,
+    raw_method,
+    read_sweep,
+    resume_sweep,
+    sweep,
+)
 
 QUICK = {"clients": 4, "workers": 0}
 
@@ -27,7 +37,8 @@ def plan(over, *methods, repeats=1, **setting):
     return Sweep(raw, over, Setting(**QUICK | setting), repeats)
 
 
-# ---- the grid --------------------------------------------------------------------------------------------------------
+# ---- the grid
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_grid_is_every_method_at_every_combination():
@@ -38,7 +49,9 @@ def test_a_grid_is_every_method_at_every_combination():
 
 
 def test_a_point_sets_the_field_where_it_belongs_and_nothing_else():
-    method, setting = placed(raw_method(FedProx(mu=0.3)), Setting(), {"sgd.lr": 0.5, "clients": 7, "rounds": 3})
+    method, setting = placed(
+        raw_method(FedProx(mu=0.3)), Setting(), {"sgd.lr": 0.5, "clients": 7, "rounds": 3}
+    )
     assert method == FedProx(mu=0.3, rounds=3, sgd=FedProx().sgd.__class__(lr=0.5))
     assert setting == Setting(clients=7)
 
@@ -70,13 +83,16 @@ def test_only_numbers_can_be_swept():
 
 def test_the_file_holds_the_whole_plan(tmp_path):
     given = plan({"clients": [2, 3], "sgd.lr": [0.1, 1]}, budget=math.inf)
-    (tmp_path / "sweep.json").write_text(json.dumps({**vars(given), "setting": vars(given.setting)}))
+    (tmp_path / "sweep.json").write_text(
+        json.dumps({**vars(given), "setting": vars(given.setting)})
+    )
     again = read_sweep(tmp_path)
     assert again == given
     assert [type(v) for v in again.over["clients"]] == [int, int]
 
 
-# ---- refused in one line ---------------------------------------------------------------------------------------------
+# ---- refused in one line
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +142,8 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
         sweep("fedavg:rounds=1", {"sgd.lr": [0.1]}, out=tmp_path, **QUICK)
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
+# ---- running
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_points_are_runs_and_a_finished_one_is_not_repeated(tmp_path):
@@ -180,11 +197,14 @@ def test_a_lock_is_held_once_by_one_and_by_no_other(tmp_path):
     other.unlock()
 
 
-# ---- table and picture -----------------------------------------------------------------------------------------------
+# ---- table and picture
+# -----------------------------------------------------------------------------------------------
 
 
 def row(word, accuracy, **measured):
-    return Row(word, accuracy, [], False, {"example/server": 1.0}, "example/server", measured, 1.0, 2.0, "")
+    return Row(
+        word, accuracy, [], False, {"example/server": 1.0}, "example/server", measured, 1.0, 2.0, ""
+    )
 
 
 def test_the_table_has_mean_deviation_epsilon_and_what_is_measured():
@@ -193,13 +213,25 @@ def test_the_table_has_mean_deviation_epsilon_and_what_is_measured():
         (Point("b", {"epsilon": 1}), row("b", [])),
     ]
     head, _, first, second = sweep_table(rows).splitlines()
-    assert head.split() == ["method", "epsilon", "accuracy", "%", "labels", "%", "eps", "for", "seconds"]
+    assert head.split() == [
+        "method",
+        "epsilon",
+        "accuracy",
+        "%",
+        "labels",
+        "%",
+        "eps",
+        "for",
+        "seconds",
+    ]
     assert "60.0 ± 14.1" in first  # the deviation of a sample: 20 / sqrt 2
     assert "25.0 ± 0.0" in first
     assert second.split() == ["b", "1", "-", "-", "1", "example/server", "2.0"]
 
 
-@pytest.mark.parametrize(("values", "scale"), [([1, 30], "linear"), ([1, 31], "log"), ([0, 100], "linear")])
+@pytest.mark.parametrize(
+    ("values", "scale"), [([1, 30], "linear"), ([1, 31], "log"), ([0, 100], "linear")]
+)
 def test_the_axis_is_logarithmic_where_values_span_much(values, scale, tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

@@ -1,4 +1,7 @@
-"""Public features: gradients worked by hand, norms and orders, cosine transforms, and which names are taken."""
+"""Public features.
+
+Gradients worked by hand, norms and orders, cosine transforms, and which names are taken.
+"""
 
 import math
 import sys
@@ -12,7 +15,16 @@ from scipy.fft import dctn
 
 from tacit.core import BadInput
 from tacit.synthesis import features as room
-from tacit.synthesis.features import Dct, choose, colour_hog, encoder, histograms, hog, raw, unit_rows
+from tacit.synthesis.features import (
+    Dct,
+    choose,
+    colour_hog,
+    encoder,
+    histograms,
+    hog,
+    raw,
+    unit_rows,
+)
 
 GREY, DIGITS, COLOUR = (1, 28, 28), (1, 8, 8), (3, 32, 32)
 
@@ -39,8 +51,11 @@ def test_a_ramp_has_one_direction(image, direction):
 
 
 def test_a_ramp_of_four_pixels_by_hand():
-    """Gradients along a row are 0.1, 0.2, 0.2, 0.1, as edges are repeated; two cells a side have their centres at 0.5
-    and 2.5, so pixels belong to the first by 0.75, 0.75, 0.25, 0 (the outermost is half outside of the grid)."""
+    """Gradients along a row are 0.1, 0.2, 0.2, 0.1, as edges are repeated.
+
+    Two cells a side have their centres at 0.5
+    and 2.5, so pixels belong to the first by 0.75, 0.75, 0.25, 0 (the outermost is half outside of
+    the grid)."""
     belong = torch.tensor([0.75, 0.75, 0.25, 0.0])
     first = float(belong @ torch.tensor([0.1, 0.2, 0.2, 0.1]))
     want = torch.full((2, 2), float(belong.sum()) * first)
@@ -52,7 +67,8 @@ def test_a_slanted_gradient_is_shared_by_the_two_nearest_directions():
     x, y = torch.arange(8.0), torch.arange(8.0)[:, None]
     angle = np.pi / 8
     image = (np.cos(angle) * x + np.sin(angle) * y)[None, None] / 16
-    inside = histograms(image)[0, :, 1:3, 1:3].sum((1, 2))  # away from the edges, where one part is halved
+    # away from the edges, where one part is halved
+    inside = histograms(image)[0, :, 1:3, 1:3].sum((1, 2))
     assert float(inside[2:].abs().max()) < 1e-5
     torch.testing.assert_close(inside[0], inside[1])
 
@@ -77,7 +93,8 @@ def test_shapes_and_unit_norm(features, shape, k):
     assert found.shape == (4, k)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(4))
     assert torch.equal(found, features(some(shape=shape)))  # nothing is drawn
-    torch.testing.assert_close(found[1:2], features(some(shape=shape)[1:2]))  # a function of one example alone
+    # a function of one example alone
+    torch.testing.assert_close(found[1:2], features(some(shape=shape)[1:2]))
     assert features(some(shape=shape)[:0]).shape == (0, k)
 
 
@@ -106,10 +123,15 @@ def test_brightness_does_not_count_and_contrast_counts_little():
 
 
 def test_low_frequencies_come_first():
-    """Of maps of 2 directions and 2x2 cells: the constant is first, a chequerboard of alternating signs is last."""
+    """Of maps of 2 directions and 2x2 cells.
+
+    The constant is first, a chequerboard of alternating signs is last.
+    """
     sign = torch.tensor([1.0, -1.0])
     constant, chequered = torch.ones(2, 2, 2), torch.einsum("a,u,v->auv", sign, sign, sign)
-    found = room._low_first([(torch.stack([constant, chequered]), room._waves(2), room._angular(2))])
+    found = room._low_first(
+        [(torch.stack([constant, chequered]), room._waves(2), room._angular(2))]
+    )
     torch.testing.assert_close(found, torch.eye(8)[[0, 7]])
     mean = hog(some(8)).square().mean(0)
     assert int(mean.argmax()) == 0  # histograms are not negative
@@ -117,11 +139,18 @@ def test_low_frequencies_come_first():
 
 
 def test_the_order_keeps_distances():
-    """Frequencies are a rotation of the normalised histograms: inner products are those of the cells."""
+    """Frequencies are a rotation of the normalised histograms.
+
+    Inner products are those of the cells.
+    """
     x = some()
     cells = histograms(x)
-    around = torch.nn.functional.pad(cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
-    plain = unit_rows((cells / (torch.nn.functional.avg_pool2d(around, 3, 1) + 0.1).sqrt()).sqrt().flatten(1))
+    around = torch.nn.functional.pad(
+        cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate"
+    )
+    plain = unit_rows(
+        (cells / (torch.nn.functional.avg_pool2d(around, 3, 1) + 0.1).sqrt()).sqrt().flatten(1)
+    )
     torch.testing.assert_close(hog(x) @ hog(x).T, plain @ plain.T, atol=1e-5, rtol=0)
 
 
@@ -149,27 +178,42 @@ def test_a_cut_cosine_transform_keeps_low_frequencies_and_projects():
     back = dct.inverse(found)
     torch.testing.assert_close(dct(back), found)  # what is left is not changed again
     torch.testing.assert_close(
-        (images - back).flatten(1).norm(dim=1) ** 2 + found.norm(dim=1) ** 2, images.flatten(1).norm(dim=1) ** 2
+        (images - back).flatten(1).norm(dim=1) ** 2 + found.norm(dim=1) ** 2,
+        images.flatten(1).norm(dim=1) ** 2,
     )
-    assert Dct(COLOUR, frequencies=4)(some(1, COLOUR)).shape == (1, 10 + 2 * 3)  # colours have half of the frequencies
+    # colours have half of the frequencies
+    assert Dct(COLOUR, frequencies=4)(some(1, COLOUR)).shape == (1, 10 + 2 * 3)
 
 
 def test_which_features_are_chosen():
-    assert [choose("auto", s) for s in (GREY, COLOUR, (4,), (1, 3, 3))] == ["hog", "colour-hog", "raw", "raw"]
+    assert [choose("auto", s) for s in (GREY, COLOUR, (4,), (1, 3, 3))] == [
+        "hog",
+        "colour-hog",
+        "raw",
+        "raw",
+    ]
     assert choose("dct", GREY) == "dct"
     assert encoder("auto", GREY) is hog
     assert encoder("colour-hog", COLOUR) is colour_hog
     assert encoder("auto", (4,)) is raw
-    assert torch.equal(encoder("raw", COLOUR)(some(2, COLOUR)), some(2, COLOUR).flatten(1) / math.sqrt(3072))
+    assert torch.equal(
+        encoder("raw", COLOUR)(some(2, COLOUR)), some(2, COLOUR).flatten(1) / math.sqrt(3072)
+    )
     assert encoder("dct", GREY)(some(2)).shape == (2, 136)
 
 
 def test_inputs_and_names_that_are_refused():
-    with pytest.raises(BadInput, match=r"features = 'hog': needs images of at least 4x4; these inputs are 1x3x28"):
+    with pytest.raises(
+        BadInput, match=r"features = 'hog': needs images of at least 4x4; these inputs are 1x3x28"
+    ):
         encoder("hog", (1, 3, 28))
-    with pytest.raises(BadInput, match=r"features = 'dct': needs images of at least 4x4; these inputs are 4"):
+    with pytest.raises(
+        BadInput, match=r"features = 'dct': needs images of at least 4x4; these inputs are 4"
+    ):
         encoder("dct", (4,))
-    with pytest.raises(BadInput, match=r"features = 'hogg': did you mean 'hog'\? Allowed: auto, hog, colour-hog"):
+    with pytest.raises(
+        BadInput, match=r"features = 'hogg': did you mean 'hog'\? Allowed: auto, hog, colour-hog"
+    ):
         encoder("hogg", GREY)
 
 
@@ -183,7 +227,8 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
     found = encoder("my_public_encoder:mine", GREY)(some())
     torch.testing.assert_close(found, unit_rows(some().flatten(1)[:, :3]))
     with pytest.raises(
-        BadInput, match=r"features = 'my_public_encoder:flat': gives \(12,\) for 4 inputs; must be \(4, k\)"
+        BadInput,
+        match=r"features = 'my_public_encoder:flat': gives \(12,\) for 4 inputs; must be \(4, k\)",
     ):
         encoder("my_public_encoder:flat", GREY)(some())
     for name, why in [

@@ -35,9 +35,24 @@ def single():
 def client(n=8, shape=(1, 8, 8), classes=3, seed=0, labels=None, x=None):
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.integers(0, 256, (n, *shape), np.uint8)) if x is None else x
-    y = torch.from_numpy(rng.integers(0, classes, len(x))) if labels is None else torch.tensor(labels)
+    y = (
+        torch.from_numpy(rng.integers(0, classes, len(x)))
+        if labels is None
+        else torch.tensor(labels)
+    )
     data = LocalData(Examples(x, y), np.arange(len(x)), (0.3,) * shape[0], (0.2,) * shape[0])
-    return Client("0", 0, data, None, nn.Identity(), {}, np.random.default_rng(seed), "seeded", Ledger(), task="t")
+    return Client(
+        "0",
+        0,
+        data,
+        None,
+        nn.Identity(),
+        {},
+        np.random.default_rng(seed),
+        "seeded",
+        Ledger(),
+        task="t",
+    )
 
 
 def fit(gan, me, counts=None, epsilon=math.inf, **more):
@@ -45,7 +60,7 @@ def fit(gan, me, counts=None, epsilon=math.inf, **more):
     return gan.fit(me, classes=len(counts), counts=counts, epsilon=epsilon, delta=DELTA, **more)
 
 
-def spent(me, relation="add/remove"):
+def spent(me, relation="zero-out"):
     return certified(me.spent, unit="example", observer="server", delta=DELTA, relation=relation)
 
 
@@ -99,7 +114,10 @@ def test_a_pair_of_real_and_fake_is_clipped_as_one_example(channels, conditional
     pairs, y = torch.rand(5, 2, channels, 32, 32) * 2 - 1, torch.tensor([0, 1, 2, 1, 0])
     weights = list(game.D.parameters())
     each = [
-        (game.real_loss(game.D, real[None], label[None]) + game.fake_loss(game.D, fake[None], label[None])).sum()
+        (
+            game.real_loss(game.D, real[None], label[None])
+            + game.fake_loss(game.D, fake[None], label[None])
+        ).sum()
         for (real, fake), label in zip(pairs, y, strict=True)
     ]
     _, norms = clipped_sum(game.D, game.pair_loss, pairs, y, math.inf, rows=2)
@@ -124,7 +142,9 @@ def test_rows_are_clipped_together_in_every_kind_of_layer():
     x, y = torch.randn(4, 3, 4, 6, 6), torch.randn(4, 3)
     weights = list(model.parameters())
     clip = float(clipped_sum(model, loss, x, y, math.inf, rows=3)[1].median())
-    want = one_by_one(model, weights, [loss(model, x[i : i + 1], y[i : i + 1]).sum() for i in range(4)], clip)
+    want = one_by_one(
+        model, weights, [loss(model, x[i : i + 1], y[i : i + 1]).sum() for i in range(4)], clip
+    )
     got, _ = clipped_sum(model, loss, x, y, clip, rows=3)
     for w, g in zip(weights, want, strict=True):
         torch.testing.assert_close(got[w], g, rtol=2e-4, atol=1e-4 * clip)
@@ -132,7 +152,9 @@ def test_rows_are_clipped_together_in_every_kind_of_layer():
 
 def test_one_more_record_moves_the_sum_by_at_most_the_clip(sums):
     few, gan = client(5), replace(TINY, batch=50, epochs=1, clip=0.3)
-    more = client(x=torch.cat([few.data.examples.x, torch.full((1, 1, 8, 8), 255, dtype=torch.uint8)]), seed=0)
+    more = client(
+        x=torch.cat([few.data.examples.x, torch.full((1, 1, 8, 8), 255, dtype=torch.uint8)]), seed=0
+    )
     for me in (few, more):
         fit(gan, me, counts=[2, 2, 1])
     a, b = sums
@@ -167,7 +189,10 @@ def test_neither_network_mixes_examples(classes):
 
 
 def test_the_certified_generator_never_sees_a_private_label(asked):
-    """Other private labels, the same released counts: it is asked for the same labels, and for those counts' only."""
+    """Other private labels, the same released counts.
+
+    It is asked for the same labels, and for those counts' only.
+    """
     seen = []
     for labels in ([0, 0, 0, 0, 1, 1, 1, 2], [2, 2, 2, 2, 2, 2, 2, 2]):
         asked.clear()
@@ -227,7 +252,9 @@ def test_no_budget_no_noise_and_the_ledger_says_so():
 
 
 def test_a_budget_for_not_even_one_step_is_refused():
-    with pytest.raises(BadInput, match=r"gan\.z = 0\.5: one step alone costs more than epsilon 0\.1"):
+    with pytest.raises(
+        BadInput, match=r"gan\.z = 0\.5: one step alone costs more than epsilon 0\.1"
+    ):
         permitted(10, 0.5, 1.0, 0.1, DELTA)
     with pytest.raises(BadInput, match=r"gan\.z = 0"):
         permitted(10, 0.0, 0.5, 5.0, DELTA)
@@ -302,7 +329,10 @@ def test_images_come_back_in_the_shape_of_the_data(shape, mode):
     images = fitted.draw(torch.tensor([0, 1, 2, 2, 1]), np.random.default_rng(0))
     assert images.shape == (5, *shape)
     assert images.dtype == torch.uint8
-    assert fitted.draw(torch.zeros(0, dtype=torch.int64), np.random.default_rng(0)).shape == (0, *shape)
+    assert fitted.draw(torch.zeros(0, dtype=torch.int64), np.random.default_rng(0)).shape == (
+        0,
+        *shape,
+    )
 
 
 def test_to_the_networks_and_back_changes_nothing_but_sharpness():
@@ -322,7 +352,9 @@ def test_pixels_are_what_the_client_holds_whatever_the_scaling():
     assert torch.equal(y, me.data.examples.y[[2, 0]])
 
 
-@pytest.mark.parametrize("x", [torch.rand(4, 1, 8, 8), torch.rand(4, 7), torch.zeros(4, 7, dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "x", [torch.rand(4, 1, 8, 8), torch.rand(4, 7), torch.zeros(4, 7, dtype=torch.uint8)]
+)
 def test_what_is_not_an_image_of_bytes_is_refused(x):
     with pytest.raises(BadInput, match="generator = 'gan': needs images of bytes"):
         fit(TINY, client(x=x))
@@ -373,7 +405,8 @@ def test_a_wgan_clamps_the_discriminator():
 def test_the_generator_has_one_turn_for_several_of_the_discriminator(monkeypatch):
     turns = []
     monkeypatch.setattr(Game, "improve_G", lambda self, images, y: turns.append(len(turns)))
-    fit(replace(TINY, epochs=4, discriminator_steps=3), client())  # 8 steps: after 3, 6 and the last
+    # 8 steps: after 3, 6 and the last
+    fit(replace(TINY, epochs=4, discriminator_steps=3), client())
     assert len(turns) == 3
 
 
@@ -389,7 +422,9 @@ def test_without_an_average_the_last_generator_draws():
         assert torch.equal(w, slow)
     behind = [
         (w - slow).norm() <= (w - first).norm() and not torch.equal(w, slow)
-        for w, slow, first in zip(averaged.G.parameters(), averaged.average.parameters(), start, strict=True)
+        for w, slow, first in zip(
+            averaged.G.parameters(), averaged.average.parameters(), start, strict=True
+        )
         if w.dim() > 2
     ]
     assert behind
@@ -399,7 +434,9 @@ def test_without_an_average_the_last_generator_draws():
 @pytest.mark.parametrize("mode", ["certified", "paper"])
 def test_one_record_is_enough(mode):
     me = client(1)
-    images = fit(replace(TINY, mode=mode), me, counts=[0, 1, 0], epsilon=20.0).draw(torch.tensor([1]), me.rng)
+    images = fit(replace(TINY, mode=mode), me, counts=[0, 1, 0], epsilon=20.0).draw(
+        torch.tensor([1]), me.rng
+    )
     assert images.shape == (1, 1, 8, 8)
 
 

@@ -1,4 +1,7 @@
-"""Label selection: PLS against equation (5), the histogram's exact law, and what the ledger says of both."""
+"""Label selection.
+
+PLS against equation (5), the histogram's exact law, and what the ledger says of both.
+"""
 
 import math
 
@@ -13,7 +16,16 @@ from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.privacy import mechanisms
 from tacit.privacy.accounting import epsilon as certified
-from tacit.synthesis.labels import histogram, own_counts, pls, public_size, shares, spelled_out, utility, wanted
+from tacit.synthesis.labels import (
+    histogram,
+    own_counts,
+    pls,
+    public_size,
+    shares,
+    spelled_out,
+    utility,
+    wanted,
+)
 
 GRID = (np.arange(20_000) + 0.5) / 20_000
 
@@ -21,7 +33,9 @@ GRID = (np.arange(20_000) + 0.5) / 20_000
 def client(labels, seed=0):
     y = torch.tensor(labels, dtype=torch.int64)
     data = LocalData(Examples(torch.zeros(len(y), 4), y), np.arange(len(y)), (0.5,), (0.5,))
-    return Client("0", 0, data, None, torch.nn.Identity(), {}, np.random.default_rng(seed), "seeded", Ledger())
+    return Client(
+        "0", 0, data, None, torch.nn.Identity(), {}, np.random.default_rng(seed), "seeded", Ledger()
+    )
 
 
 class Fixed:
@@ -51,7 +65,12 @@ def test_pls_draws_each_class_with_the_probabilities_of_equation_5(monkeypatch):
         np.testing.assert_allclose(got, equation_5(n_k, 20, 8, eps / 3), atol=2e-3)
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=15), st.data(), st.floats(0.1, 5), st.floats(0.1, 1))
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=15),
+    st.data(),
+    st.floats(0.1, 5),
+    st.floats(0.1, 1),
+)
 @settings(max_examples=60, deadline=None)
 def test_replacing_one_record_changes_no_probability_of_pls_by_more_than_a_factor_e_to_the_epsilon(
     labels, data, eps, gamma
@@ -75,7 +94,8 @@ def test_pls_is_seeded_and_writes_one_line_per_class_before_it_draws():
     assert [(line.event, line.relation) for line in me.drawn] == [(Pure(0.5), "replace")] * 4
     kinds = {"unit": "example", "observer": "server", "delta": 1e-5}
     assert certified(me.spent, **kinds, relation="replace") == pytest.approx(2.0, rel=1e-2)
-    assert certified(me.spent, **kinds) == math.inf  # nothing is proved for adding or removing a record
+    # nothing is proved for adding or removing a record
+    assert certified(me.spent, **kinds) == math.inf
 
 
 @pytest.mark.parametrize(("labels", "gamma"), [([], 0.5), ([1, 1, 0], 0.1)])
@@ -87,8 +107,12 @@ def test_pls_gives_no_labels_where_n_hat_is_zero_and_costs_the_same(labels, gamm
 
 def test_with_a_large_epsilon_both_ways_give_the_truth():
     labels = [0] * 70 + [2] * 30
-    np.testing.assert_array_equal(pls(client(labels), classes=3, gamma=0.1, epsilon=1e5).value, [7, 0, 3])
-    np.testing.assert_array_equal(histogram(client(labels), classes=3, epsilon=500.0).value, [70, 0, 30])
+    np.testing.assert_array_equal(
+        pls(client(labels), classes=3, gamma=0.1, epsilon=1e5).value, [7, 0, 3]
+    )
+    np.testing.assert_array_equal(
+        histogram(client(labels), classes=3, epsilon=500.0).value, [70, 0, 30]
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.1, 1.5, math.nan])
@@ -101,7 +125,10 @@ def test_gamma_out_of_range_is_refused(gamma):
 def test_adding_a_record_changes_no_probability_of_the_histogram_by_more_than_a_factor_e_to_the_epsilon(
     eps, monkeypatch
 ):
-    """The law of the noise is read off the mechanism, draw by draw; then all outputs are enumerated."""
+    """The law of the noise is read off the mechanism, draw by draw.
+
+    Then all outputs are enumerated.
+    """
     monkeypatch.setattr(mechanisms, "source", lambda noise, rng: Halves(GRID))
     me = client([])
     up = mechanisms.discrete_laplace(me, "noise", np.zeros(len(GRID), np.int64), epsilon=eps).value
@@ -112,8 +139,11 @@ def test_adding_a_record_changes_no_probability_of_the_histogram_by_more_than_a_
     )  # one half of the noise is geometric; so is the other
     law = np.convolve(geometric, geometric[::-1])  # of their difference, -1999 to 1999
     near = law[1999 - 60 : 1999 + 61]
-    np.testing.assert_allclose(near, math.tanh(eps / 2) * np.exp(-eps * np.abs(np.arange(-60, 61))), rtol=1e-6)
-    assert np.abs(np.log(near[1:] / near[:-1])).max() <= eps * (1 + 1e-6)  # a record shifts one count by one
+    np.testing.assert_allclose(
+        near, math.tanh(eps / 2) * np.exp(-eps * np.abs(np.arange(-60, 61))), rtol=1e-6
+    )
+    # a record shifts one count by one
+    assert np.abs(np.log(near[1:] / near[:-1])).max() <= eps * (1 + 1e-6)
 
 
 class Halves:
@@ -131,7 +161,7 @@ def test_the_histogram_is_one_release_for_all_classes():
     counts = histogram(me, classes=4, epsilon=0.1).value
     assert counts.shape == (4,)
     assert counts.dtype == np.int64
-    assert [(line.event, line.relation) for line in me.drawn] == [(Pure(0.1), "add/remove")]
+    assert [(line.event, line.relation) for line in me.drawn] == [(Pure(0.1), "zero-out")]
     kinds = {"unit": "example", "observer": "server", "delta": 1e-5}
     assert certified(me.spent, **kinds) == pytest.approx(0.1, rel=1e-2)
     assert certified(me.spent, **kinds, relation="replace") == pytest.approx(0.2, rel=1e-2)

@@ -1,4 +1,7 @@
-"""Private moments: what one record can move, what the ledger says, and what comes back when there is no noise."""
+"""Private moments.
+
+What one record can move, what the ledger says, and what comes back when there is no noise.
+"""
 
 import math
 
@@ -45,23 +48,36 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def client(x=None, y=None, seed=0, spent=None):
     data = None
     if x is not None:
-        data = LocalData(Examples(x, torch.as_tensor(y)), np.arange(len(x)), (0.5,) * x.shape[1], (0.25,) * x.shape[1])
+        data = LocalData(
+            Examples(x, torch.as_tensor(y)),
+            np.arange(len(x)),
+            (0.5,) * x.shape[1],
+            (0.25,) * x.shape[1],
+        )
     ledger = Ledger() if spent is None else spent
-    return Client("0", 0, data, data, torch.nn.Identity(), {}, np.random.default_rng(seed), "seeded", ledger)
+    return Client(
+        "0", 0, data, data, torch.nn.Identity(), {}, np.random.default_rng(seed), "seeded", ledger
+    )
 
 
 def drawn(n, k=K, classes=CLASSES, seed=0):
     """Return points well inside of the unit ball and their labels."""
     rng = np.random.default_rng(seed)
     y = torch.from_numpy(rng.integers(0, classes, n))
-    return torch.from_numpy(0.05 * rng.normal(size=(n, k))) + 0.3 * torch.eye(classes, k, dtype=torch.float64)[y], y
+    return torch.from_numpy(0.05 * rng.normal(size=(n, k))) + 0.3 * torch.eye(
+        classes, k, dtype=torch.float64
+    )[y], y
 
 
-# ------------------------------------------------------------------------------------------------ what a record moves
+# ------------------------------------------------------------------------------------------------
+# what a record moves
 
 
 def bare(F, y, terms, q=None, shared=False):
-    """Return what would be released without noise, and the sensitivities that were promised; q may be given."""
+    """Return what would be released without noise, and the sensitivities that were promised.
+
+    Q may be given.
+    """
     values, bounds = {}, {}
 
     def exact(me, what, value, *, sensitivity, z):
@@ -76,10 +92,16 @@ def bare(F, y, terms, q=None, shared=False):
 
 
 anything = st.one_of(
-    st.floats(-2, 2), st.sampled_from([0.0, 1e30, -3e38, 1e300, math.nan, math.inf, -math.inf]), st.floats(width=64)
+    st.floats(-2, 2),
+    st.sampled_from([0.0, 1e30, -3e38, 1e300, math.nan, math.inf, -math.inf]),
+    st.floats(width=64),
 )
-records = st.lists(st.tuples(st.lists(anything, min_size=K, max_size=K), st.integers(0, CLASSES - 1)), max_size=5)
-constants = st.builds(Terms, st.floats(0.01, 10), st.floats(0.05, 0.95), s=st.floats(0.05, 3), R=st.floats(0.05, 3))
+records = st.lists(
+    st.tuples(st.lists(anything, min_size=K, max_size=K), st.integers(0, CLASSES - 1)), max_size=5
+)
+constants = st.builds(
+    Terms, st.floats(0.01, 10), st.floats(0.05, 0.95), s=st.floats(0.05, 3), R=st.floats(0.05, 3)
+)
 
 
 def tensors(rows):
@@ -87,10 +109,19 @@ def tensors(rows):
     return F, torch.tensor([y for _, y in rows], dtype=torch.int64)
 
 
-@given(records, records.filter(len), st.lists(st.floats(-9, 9), min_size=8, max_size=8), constants, st.booleans())
+@given(
+    records,
+    records.filter(len),
+    st.lists(st.floats(-9, 9), min_size=8, max_size=8),
+    constants,
+    st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_no_record_moves_more_than_the_noise_is_made_for(others, one, q, terms, shared):
-    """Whatever its features are. Covariances are centred at means that are known: any q, the same in both worlds."""
+    """Whatever its features are. Covariances are centred at means that are known.
+
+    Any q, the same in both worlds.
+    """
     known = torch.tensor(q, dtype=torch.float64).view(CLASSES, K + 1)
     without, bounds = bare(*tensors(others), terms, known, shared)
     with_, same = bare(*tensors([*others, one[0]]), terms, known, shared)
@@ -115,7 +146,9 @@ def test_noise_is_as_much_as_the_budget_asks_for():
     assert TERMS.mu1**2 == pytest.approx(0.2 * TERMS.mu**2)
     none, no_labels = torch.zeros(0, K), torch.zeros(0, dtype=torch.int64)
     many = [release(client(seed=i), none, no_labels, CLASSES, TERMS) for i in range(300)]
-    assert float(torch.stack([r["q"] for r in many]).std()) == pytest.approx(TERMS.sd_sums, rel=0.08)
+    assert float(torch.stack([r["q"] for r in many]).std()) == pytest.approx(
+        TERMS.sd_sums, rel=0.08
+    )
     whole = torch.stack([unpack(v) for r in many for v in r["M"]])
     assert float(whole.diagonal(dim1=1, dim2=2).std()) == pytest.approx(TERMS.sd_scatter, rel=0.08)
     assert float(whole[:, 0, 1].std()) == pytest.approx(TERMS.sd_scatter / math.sqrt(2), rel=0.15)
@@ -140,7 +173,8 @@ def test_packing_keeps_norms_and_comes_back(entries):
     torch.testing.assert_close(unpack(pack(M)), M)
 
 
-# --------------------------------------------------------------------------------------------------------- the ledger
+# ---------------------------------------------------------------------------------------------------------
+# the ledger
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -172,7 +206,10 @@ def parts_of(present, run, terms, planted=1.0):
 
 
 def canary_trial(terms, planted=1.0):
-    """Score both parts, each along what the canary adds to it, and their sum: the sufficient statistic of the two."""
+    """Score both parts, each along what the canary adds to it, and their sum.
+
+    The sufficient statistic of the two.
+    """
     away = torch.tensor([-30.0, 1.0]) / math.hypot(30, 1)
     first = torch.cat([away, torch.tensor([terms.s])]) / math.sqrt(1 + terms.s**2)
     d = (away - torch.tensor([0.6, 0.0])) / float((away - torch.tensor([0.6, 0.0])).norm())
@@ -189,7 +226,9 @@ def canary_trial(terms, planted=1.0):
 
 def test_a_canary_in_both_parts():
     terms = Terms(gdp_mu(4.0, DELTA), share=0.5)
-    certified = privacy.epsilon(parts_of(True, 0, terms)[1], unit="example", observer="server", delta=DELTA)
+    certified = privacy.epsilon(
+        parts_of(True, 0, terms)[1], unit="example", observer="server", delta=DELTA
+    )
     assert certified == pytest.approx(4.0)
     verdict = judge(canary_trial(terms), certified=certified, delta=DELTA, runs=1000)
     assert not verdict.broken, verdict.line()
@@ -203,7 +242,8 @@ def test_the_canary_finds_noise_that_is_too_small():
     assert verdict.broken, verdict.line()
 
 
-# ------------------------------------------------------------------------------------------------ what the server does
+# ------------------------------------------------------------------------------------------------
+# what the server does
 
 
 def test_counts_and_means_without_noise():
@@ -216,7 +256,8 @@ def test_counts_and_means_without_noise():
 
 
 def test_a_mean_that_is_noise_is_drawn_to_zero():
-    q = torch.tensor([[1.0, -1.0, 1.0, 2.0], [900.0, 0.0, 0.0, 500.0]])  # sums of class 0 are below their noise
+    # sums of class 0 are below their noise
+    q = torch.tensor([[1.0, -1.0, 1.0, 2.0], [900.0, 0.0, 0.0, 500.0]])
     n, m = counts_and_means(q, TERMS)
     assert n.tolist() == [4.0, 1000.0]
     assert m[0].tolist() == [0.0, 0.0, 0.0]
@@ -245,7 +286,9 @@ def test_without_noise_the_covariance_is_that_of_the_sample(n):
     F, _ = drawn(n)
     d = F - F.mean(0)
     found = denoised(d.T @ d, torch.tensor(float(n)), 1, SHARP, ridge=1.0)
-    torch.testing.assert_close(found, torch.from_numpy(np.cov(F.numpy().T, bias=True)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found, torch.from_numpy(np.cov(F.numpy().T, bias=True)), atol=1e-6, rtol=0
+    )
 
 
 def test_a_spectrum_loses_its_noise():
@@ -265,9 +308,12 @@ def test_many_clients_amount_to_one(shared):
     """With next to no noise it does not matter how records of the same means are divided."""
     F, y = drawn(60)
     F, y = torch.cat([F] * 3), torch.cat([y] * 3)
-    alone = pooled([release(client(), F, y, CLASSES, SHARP, shared=shared)], SHARP, mix=0.5, ridge=1.0)
+    alone = pooled(
+        [release(client(), F, y, CLASSES, SHARP, shared=shared)], SHARP, mix=0.5, ridge=1.0
+    )
     replies = [
-        release(client(seed=i), F[i : i + 60], y[i : i + 60], CLASSES, SHARP, shared=shared) for i in (0, 60, 120)
+        release(client(seed=i), F[i : i + 60], y[i : i + 60], CLASSES, SHARP, shared=shared)
+        for i in (0, 60, 120)
     ]
     many = pooled(replies, SHARP, mix=0.5, ridge=1.0)
     for a, b in ((alone.n, many.n), (alone.m, many.m), (alone.S, many.S)):
@@ -282,7 +328,9 @@ def test_many_clients_amount_to_one(shared):
 def test_clients_that_lack_a_class_are_left_out_of_it():
     F, y = drawn(400)
     terms = Terms(2.0)
-    replies = [release(client(seed=c), F[y == c], y[y == c], CLASSES, terms) for c in range(CLASSES)]
+    replies = [
+        release(client(seed=c), F[y == c], y[y == c], CLASSES, terms) for c in range(CLASSES)
+    ]
     g = pooled(replies, terms, mix=0.5, ridge=1.0)
     want = (replies[0]["q"][0, -1] / terms.s, replies[1]["q"][1, -1] / terms.s)
     torch.testing.assert_close(g.n, torch.stack(want).double())
@@ -304,7 +352,9 @@ def test_gaussians_are_proper_however_few_records_there_are(size, shared):
     """Class 1 is empty; class 0 has none, one, or many copies of one record."""
     F, y = torch.full((size, K), 0.4).double(), torch.zeros(size, dtype=torch.int64)
     for terms in (TERMS, Terms(1e4)):
-        g = pooled([release(client(), F, y, CLASSES, terms, shared=shared)], terms, mix=0.5, ridge=1.2)
+        g = pooled(
+            [release(client(), F, y, CLASSES, terms, shared=shared)], terms, mix=0.5, ridge=1.2
+        )
         assert torch.isfinite(g.m).all()
         assert (g.n >= 1).all()
         assert (torch.linalg.eigvalsh(g.S) > 0).all()
@@ -312,7 +362,11 @@ def test_gaussians_are_proper_however_few_records_there_are(size, shared):
 
 def test_a_gaussian_is_drawn_as_it_is():
     A = torch.tensor([[0.3, 0.0], [0.2, 0.1]]).double()
-    g = Gaussians(torch.ones(2), torch.tensor([[1.0, -1.0], [5.0, 5.0]]).double(), torch.stack([A @ A.T, 0 * A]))
+    g = Gaussians(
+        torch.ones(2),
+        torch.tensor([[1.0, -1.0], [5.0, 5.0]]).double(),
+        torch.stack([A @ A.T, 0 * A]),
+    )
     labels = torch.tensor([0] * 20_000 + [1] * 3)
     x = g.draw(labels, np.random.default_rng(0))
     assert torch.equal(x[20_000:], g.m[1].expand(3, 2))  # without spread
@@ -320,10 +374,12 @@ def test_a_gaussian_is_drawn_as_it_is():
     torch.testing.assert_close(torch.cov(x[:20_000].T), A @ A.T, atol=0.005, rtol=0)
     assert torch.equal(x, g.draw(labels, np.random.default_rng(0)))
     assert g.draw(labels[:0], np.random.default_rng(0)).shape == (0, 2)
-    assert torch.equal(g.m[1], torch.tensor([5.0, 5.0]).double())  # nothing was written into the means
+    # nothing was written into the means
+    assert torch.equal(g.m[1], torch.tensor([5.0, 5.0]).double())
 
 
-# ------------------------------------------------------------------------------------------------------- whole images
+# -------------------------------------------------------------------------------------------------------
+# whole images
 
 
 def images(n=40, seed=0, shape=(1, 8, 8)):
@@ -362,7 +418,8 @@ def test_pixels_that_are_no_numbers_and_constant_images():
     assert torch.isfinite(sent["q"]).all()
     assert torch.isfinite(sent["M"]).all()
     n, _ = counts_and_means(release(client(), F, labels, CLASSES, SHARP)["q"], SHARP)
-    assert float(n.sum()) == pytest.approx(39, abs=0.01)  # constant ones count, the broken one does not
+    # constant ones count, the broken one does not
+    assert float(n.sum()) == pytest.approx(39, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8)])
@@ -378,7 +435,10 @@ def test_a_generator_gives_images_that_look_like_their_class(shape):
     assert torch.equal((below > above).long(), labels)
     means = torch.stack([x[y == c].float().mean((0, 2, 3)) for c in (0, 1)])
     torch.testing.assert_close(
-        torch.stack([drawn[labels == c].float().mean((0, 2, 3)) for c in (0, 1)]), means, atol=8, rtol=0
+        torch.stack([drawn[labels == c].float().mean((0, 2, 3)) for c in (0, 1)]),
+        means,
+        atol=8,
+        rtol=0,
     )
 
 
@@ -389,7 +449,9 @@ def test_a_generator_of_features_gives_floats():
     x = fitted.draw(torch.tensor([0, 1] * 500), np.random.default_rng(0))
     assert (x.shape, x.dtype) == ((1000, K), torch.float32)
     torch.testing.assert_close(x[::2].mean(0), F[y == 0].mean(0).float(), atol=0.03, rtol=0)
-    assert privacy.epsilon(me.spent, unit="example", observer="server", delta=DELTA) == pytest.approx(1000.0)
+    assert privacy.epsilon(
+        me.spent, unit="example", observer="server", delta=DELTA
+    ) == pytest.approx(1000.0)
 
 
 def test_classes_that_are_only_noise_are_dropped():
@@ -403,7 +465,14 @@ def test_classes_that_are_only_noise_are_dropped():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("frequencies", 0), ("frequencies", 1.5), ("bound", 0.0), ("share", 1.0), ("s", 0.0), ("R", -1.0)],
+    [
+        ("frequencies", 0),
+        ("frequencies", 1.5),
+        ("bound", 0.0),
+        ("share", 1.0),
+        ("s", 0.0),
+        ("R", -1.0),
+    ],
 )
 def test_bad_settings_of_the_generator_are_refused(setting, value):
     with pytest.raises(BadInput, match=f"{setting} = {value}"):
