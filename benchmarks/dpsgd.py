@@ -30,8 +30,8 @@ from peers.discriminator import SIZE, Discriminator, real_loss
 from torch import Tensor, nn
 
 from tacit.engines.inprocess import keep_memory
-from tacit.local.perexample import clipped_sum, micro_batch
 from tacit.models import build
+from tacit.privacy.perexample import clipped_sum, micro_batch
 
 CLIP, Z, RATE = 1.0, 1.0, 0.05
 Step = Callable[[], object]

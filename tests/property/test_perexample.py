@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tacit.core import BadInput
-from tacit.local import perexample
-from tacit.local.perexample import check_private, clipped_sum, micro_batch
+from tacit.privacy import perexample
+from tacit.privacy.perexample import check_private, clipped_sum, micro_batch
 
 quick = settings(max_examples=30, deadline=None)
 

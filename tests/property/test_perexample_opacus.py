@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tacit.local.perexample import clipped_sum
+from tacit.privacy.perexample import clipped_sum
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Opacus' own imports warn

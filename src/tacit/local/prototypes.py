@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.core import Client, Params, Predictor, check_number, load_params, params_of
-from tacit.local.perexample import clipped_sum
 from tacit.local.sgd import Correction, check_once, network
 from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
+from tacit.privacy.perexample import clipped_sum
 
 CHUNK = 500  # examples that go through the network at a time where no gradient is needed
 Rows = np.ndarray[Any, np.dtype[np.int64]]

@@ -25,9 +25,9 @@ from tacit.core import (
     load_params,
     params_of,
 )
-from tacit.local.perexample import check_private, clipped_sum
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import PrivateSteps
+from tacit.privacy.perexample import check_private, clipped_sum
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # (gradient, where we are) -> the direction a method goes instead

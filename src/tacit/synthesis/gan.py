@@ -27,9 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.core import BadInput, Client, Diverged, check_choice, check_number
-from tacit.local.perexample import clipped_sum
 from tacit.privacy.calibrate import noise_for, spend, steps_for
 from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
+from tacit.privacy.perexample import clipped_sum
 from tacit.synthesis.labels import public_size, shares
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
