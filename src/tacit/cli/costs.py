@@ -15,7 +15,7 @@ from tacit.cli.runs import first_line
 from tacit.core import Ledger, check_choice, check_number
 from tacit.methods import METHODS
 from tacit.report.pictures import draw_epsilon
-from tacit.report.tables import aligned, show_epsilon
+from tacit.report.tables import aligned
 from tacit.run.conduct import Plan, protects
 from tacit.run.cost import claims, over_rounds, predicted
 from tacit.run.experiment import Experiment, Setting
@@ -66,7 +66,7 @@ def show_claims(name: str, plan: Plan) -> None:
         print(f"{name}: nothing is claimed beyond the certificate")
         return
     print(f"{name}: what its paper claims and what holds")
-    rows = [[word, show_epsilon(epsilon)] for word, epsilon, _ in found]
+    rows = [[word, privacy.show_epsilon(epsilon)] for word, epsilon, _ in found]
     print(
         aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)])
     )
@@ -97,7 +97,7 @@ def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
                 )
                 for who in privacy.OBSERVERS
             ]
-            rows.append([f"{level}, {relation}", *map(show_epsilon, cells)])
+            rows.append([f"{level}, {relation}", *map(privacy.show_epsilon, cells)])
     print(aligned(rows))
     print(
         f"its guarantee is about the {unit} against the {observer}: {privacy.reason(ledger, observer=observer)}"

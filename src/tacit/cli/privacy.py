@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -70,9 +70,9 @@ def figures(f: Figures) -> None:
             f"privacy: give all but one of epsilon, z, q and steps (left out: {', '.join(missing) or 'none'})"
         )
     z, q, steps = solved(f, missing[0])
-    print(
-        f"noise multiplier z = {z:.4g}, sampling rate q = {q:.6g} ({f.law if q < 1 else 'everyone'}), {steps:,} steps"
-    )
+    noise, rate = privacy.rounded_up(z, 4), privacy.rounded_down(q, 6)
+    law = f.law if q < 1 else "everyone"
+    print(f"noise multiplier z = {noise}, sampling rate q = {rate} ({law}), {steps:,} steps")
     print(accountants(z, q, steps, f.delta, f.law))
     if f.plot is not None:
         from tacit.report.pictures import draw_epsilon
@@ -99,38 +99,27 @@ def accountants(z: float, q: float, steps: int, delta: float, law: str) -> str:
 
     The first line certifies, the others are for comparison.
     """
-    certified = privacy.spend(z, steps, q, delta=delta, law=law)
-    replaced = privacy.spend(z, steps, q, delta=delta, law=law, relation="replace")
+    spend = partial(privacy.spend, z, steps, q, delta=delta, law=law)
     how = "exact (GDP)" if q == 1 else "PLD, refined"
     rows = [
-        ["accountant", "epsilon", "remark"],
-        ["certified", show(certified), f"add or remove one, delta {delta:g}: {how}"],
-        ["replace-one", show(replaced), "the same for one replaced"],
+        ("certified", spend(), f"one record zeroed out, delta {delta:g}: {how}"),
+        ("replace-one", spend(relation="replace"), "the same for one replaced"),
     ]
     if z > 0 and steps:
-        half = z / 2 if law == "fixed" and q < 1 else z
-        rows.append(
-            [
-                "RDP",
-                show(privacy.rdp_spend(half, steps, q, delta=delta)),
-                "cross-check, an upper bound",
-            ]
-        )
-        moments = (
-            show(moments_epsilon(1 / z, steps, q, delta=delta)) if q == 1 or steps < 10**6 else "-"
-        )
-        rows.append(["moments", moments, "as in LDP-FL's and CL-FL's papers; does not certify"])
-        if q < 1:
-            rows.append(
-                [
-                    "CLT-GDP",
-                    show(clt_epsilon(z, steps, q, delta=delta)),
-                    "as in CUAG's paper; too low",
-                ]
-            )
-    return aligned([[a, b] for a, b, _ in rows], [c for _, _, c in rows])
+        rows += _others(z, q, steps, delta, law)
+    table = [[word, privacy.show_epsilon(epsilon, digits=4)] for word, epsilon, _ in rows]
+    return aligned([["accountant", "epsilon"], *table], ["remark", *(row[2] for row in rows)])
 
 
-def show(epsilon: float) -> str:
-    """Return epsilon with the digits a table of accountants needs."""
-    return "inf" if math.isinf(epsilon) else f"{epsilon:.3f}"
+def _others(z: float, q: float, steps: int, delta: float, law: str) -> list[tuple[str, float, str]]:
+    """Return what accountants say that do not certify."""
+    half = z / 2 if law == "fixed" and q < 1 else z
+    cross_check = privacy.rdp_spend(half, steps, q, delta=delta)
+    rows = [("RDP", cross_check, "cross-check, an upper bound")]
+    if q == 1 or steps < 10**6:
+        moments = moments_epsilon(1 / z, steps, q, delta=delta)
+        rows.append(("moments", moments, "as in LDP-FL's and CL-FL's papers; does not certify"))
+    if q < 1:
+        limit = clt_epsilon(z, steps, q, delta=delta)
+        rows.append(("CLT-GDP", limit, "as in CUAG's paper; too low"))
+    return rows

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tacit.report.tables import show_epsilon
+from tacit.privacy import show_epsilon
 
 
 def watcher(label: str) -> Bar | Lines:

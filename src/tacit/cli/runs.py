@@ -19,8 +19,9 @@ from tacit.local.sgd import SGD
 from tacit.methods import METHODS, name_of
 from tacit.methods.dafl import Augment
 from tacit.methods.words import spec_of
+from tacit.privacy import show_epsilon
 from tacit.report.pictures import draw_accuracy
-from tacit.report.tables import comparison_table, show_epsilon
+from tacit.report.tables import comparison_table
 from tacit.run import conduct
 from tacit.run.compare import (
     FILE,

@@ -14,8 +14,8 @@ from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import BadInput, check_number
 from tacit.data import load
+from tacit.privacy import show_epsilon
 from tacit.report.pictures import draw_sheet
-from tacit.report.tables import show_epsilon
 from tacit.run.rundir import free_folder
 from tacit.run.synth import save, synthesise
 from tacit.synthesis.gan import GANSettings

@@ -12,6 +12,7 @@ from tacit.privacy.accounting import (
 )
 from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
+from tacit.privacy.shown import rounded_down, rounded_up, show_epsilon
 
 __all__ = [
     "OBSERVERS",
@@ -27,6 +28,9 @@ __all__ = [
     "rdp_epsilon",
     "rdp_spend",
     "reason",
+    "rounded_down",
+    "rounded_up",
+    "show_epsilon",
     "spend",
     "steps_for",
 ]

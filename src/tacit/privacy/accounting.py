@@ -33,6 +33,7 @@ from tacit.core import (
     check_number,
 )
 from tacit.privacy.gdp import gdp_epsilon
+from tacit.privacy.shown import show_epsilon
 
 UNITS: tuple[Unit, ...] = ("example", "client")
 OBSERVERS: tuple[Observer, ...] = ("server", "clients", "public")
@@ -292,7 +293,7 @@ def approve(ledger: Ledger, *, budget: float, unit: Unit, observer: Observer, de
     spent = epsilon(ledger, unit=unit, observer=observer, delta=delta)
     if not spent <= budget:
         raise BudgetReached(
-            f"budget = {budget:g}: the next step would bring epsilon to {spent:.4g} "
+            f"budget = {budget:g}: the next step would bring epsilon to {show_epsilon(spent, 4)} "
             f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"
         )
 

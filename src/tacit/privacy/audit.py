@@ -26,6 +26,7 @@ from scipy import special
 
 from tacit.core.errors import BadInput, check_number
 from tacit.privacy.gdp import gdp_epsilon
+from tacit.privacy.shown import rounded_down, show_epsilon
 
 Array = npt.NDArray[np.float64]
 # (canary present, run) -> its score, or several scores
@@ -238,8 +239,10 @@ class Verdict:
         """Return the verdict in one sentence."""
         word = "broken" if self.broken else "wasteful" if self.wasteful else "holds"
         premise = " for a Gaussian release" if self.gdp > self.clopper_pearson else ""
+        certified = show_epsilon(self.certified, 4)
         return (
-            f"{word}: certified epsilon {self.certified:.4g}, measured at least {self.bound:.4g}{premise}"
+            f"{word}: certified epsilon {certified},"
+            f" measured at least {rounded_down(self.bound, 4)}{premise}"
             f" (estimate {self.estimate:.4g}) at delta {self.delta:g},"
             f" confidence {self.confidence:g}, {self.runs} runs with the canary and {self.runs} without"
         )

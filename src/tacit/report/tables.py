@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacit.privacy import show_epsilon
+
 if TYPE_CHECKING:
     from tacit.run.compare import Row
     from tacit.run.sweep import Point
@@ -101,8 +103,3 @@ def spread(values: Sequence[float]) -> str:
     if np.isnan(percent).all():
         return "-"
     return f"{percent.mean():.1f}" + (f" ± {percent.std(ddof=1):.1f}" if len(values) > 1 else "")
-
-
-def show_epsilon(epsilon: float) -> str:
-    """Return epsilon as text."""
-    return "inf" if math.isinf(epsilon) else f"{epsilon:.3g}"

@@ -415,7 +415,8 @@ def _check_noise(z: float, spent: float, epsilon: float) -> None:
     """Refuse a noise multiplier that is not the one which an epsilon beside it asks for."""
     if not 0.98 * epsilon < spent < 1.001 * epsilon:
         raise BadInput(
-            f"sgd.z = {z:g}: costs eps {spent:.3g}, not sgd.epsilon = {epsilon:g}; give one of them, the other 0"
+            f"sgd.z = {z:g}: costs eps {privacy.show_epsilon(spent)}, "
+            f"not sgd.epsilon = {epsilon:g}; give one of them, the other 0"
         )
 
 
