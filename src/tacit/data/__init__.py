@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tacit.core.errors import BadInput, check_choice
 from tacit.data.examples import Dataset, Examples
+from tacit.data.labels import Stated, told
 from tacit.data.official import KNOWN, load_official
 from tacit.data.own import from_torch, load_own, split_column
 
@@ -26,22 +27,36 @@ __all__ = [
 _OWN = "or the path of a .npz, .csv or .parquet file or of a folder of images by class"
 
 
-def load(name_or_path: str, folder: Path | None = None) -> Dataset:
-    """Return a public data set by name (from ``folder``, else the data folder), or the user's own data at a path.
+def load(
+    name_or_path: str, folder: Path | None = None, *, classes: Stated | None = None
+) -> Dataset:
+    """Return a public data set by name, or the user's own data at a path.
+
+    Args:
+        name_or_path: one of ``KNOWN``, or the path of a file or folder.
+        folder: where the files of public data sets are, if not in the data folder.
+        classes: all classes of own data, stated: names, a number, or ``folders``. None: those that
+            the records have. A public data set has its own.
 
     >>> load("digits").shape
     (1, 8, 8)
     """
     if name_or_path in KNOWN:
-        return load_official(name_or_path, folder)
+        return _with_own_classes(load_official(name_or_path, folder), classes)
     if is_here(name_or_path):
-        return load_own(name_or_path)
+        return load_own(name_or_path, classes=classes)
     if re.search(r"[/\\.]", name_or_path):
         raise BadInput(
             f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}"
         )
     check_choice("data", name_or_path, (*KNOWN, _OWN))
     raise AssertionError("unreachable: check_choice refused the name")
+
+
+def _with_own_classes(dataset: Dataset, classes: Stated | None) -> Dataset:
+    if classes is not None and told(classes) != dataset.classes:
+        raise BadInput(f"classes = {classes!r}: {dataset.name} has its own; leave them out")
+    return dataset
 
 
 def is_here(name_or_path: str) -> bool:

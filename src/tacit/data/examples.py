@@ -45,7 +45,9 @@ class Pool:
 class Dataset:
     """A named train and test set.
 
-    ``mean`` and ``std`` are public constants, never computed from the data.
+    ``mean`` and ``std`` are public constants, never computed from the data. Data are somebody's
+    ``own`` unless they are known to be public: nothing that happens to one record may then depend
+    on the others.
     """
 
     name: str
@@ -55,6 +57,9 @@ class Dataset:
     # one per channel, of pixels scaled to 0..1; unused for features
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    own: bool = True  # False: published, so that everybody has every record
+    # classes are those that the records happen to have, and so tell something about them
+    inferred: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

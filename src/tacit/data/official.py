@@ -133,7 +133,7 @@ def load_official(
     spec = _SPECS[name]
     paths = ensure(name, folder or data_folder(), progress)
     train, test = spec.read(paths, len(spec.classes))
-    return Dataset(name, train, test, spec.classes, spec.mean, spec.std)
+    return Dataset(name, train, test, spec.classes, spec.mean, spec.std, own=False)
 
 
 def _digits() -> Dataset:
@@ -147,7 +147,7 @@ def _digits() -> Dataset:
         everything.take(torch.nonzero(~is_test)[:, 0]),
         everything.take(torch.nonzero(is_test)[:, 0]),
     )
-    return Dataset("digits", train, test, _TEN_DIGITS, (0.3053,), (0.3759,))
+    return Dataset("digits", train, test, _TEN_DIGITS, (0.3053,), (0.3759,), own=False)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -9,7 +9,8 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,46 +21,72 @@ from torch import Tensor
 
 from tacit.core.errors import BadInput
 from tacit.data.examples import Dataset, Examples
+from tacit.data.labels import Labels, Stated, numbered, told
+from tacit.data.places import places
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as TorchDataset
 
 Array = NDArray[Any]
-Pair = tuple[Array, Array]  # inputs and labels as the user wrote them
 
 HELD_OUT = 0.2  # the share kept for testing where the data have no test part
-_MOST_CLASSES = 65_536  # a label above is an identifier by mistake, not a class
+FOLDERS = "folders"  # as classes: the folders of images by class, with or without an image in them
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 _TABLE = re.compile(r"(?P<path>.+?\.(?:csv|parquet)):(?P<column>.+)", re.IGNORECASE)
 
 
 def split_column(text: str) -> tuple[Path, str]:
-    """Split ``table.csv:column`` into the path and the label column, which is ``label`` unless it is told.
+    """Split ``table.csv:column`` into the path and the label column, by default ``label``.
 
     >>> split_column("visits.csv:outcome")[1], split_column("visits.csv")[1]
     ('outcome', 'label')
     """
     text = os.path.expanduser(text)  # unlike Path's, it leaves an unknown user alone
-    told = None if os.path.exists(text) else _TABLE.fullmatch(text)
-    return (Path(told["path"]), told["column"]) if told else (Path(text), "label")
+    named = None if os.path.exists(text) else _TABLE.fullmatch(text)
+    return (Path(named["path"]), named["column"]) if named else (Path(text), "label")
 
 
-def load_own(text: str | Path, seed: int = 0) -> Dataset:
-    """Return the user's data at a path; without a test part a seeded stratified fifth is held out."""
+@dataclass(frozen=True)
+class Read:
+    """Inputs and labels as the user wrote them."""
+
+    x: Array
+    y: Array
+    spot: Callable[[int], str] | None = None  # what a message calls a record, if not by its number
+
+
+def load_own(text: str | Path, seed: int = 0, classes: Stated | None = None) -> Dataset:
+    """Return the user's data at a path; without a test part about a fifth is held out.
+
+    Args:
+        text: the path of a file or folder, or ``table.csv:column``.
+        seed: of the records that are held out (see :func:`hold_out`).
+        classes: all classes, as in :func:`tacit.data.labels.told`, or ``folders`` where those of a
+            folder of images are to count as stated. None: those that the records have.
+    """
     path, column = split_column(str(text))
     if not os.path.exists(path):
         raise BadInput(f"data = {str(text)!r}: no such file or folder")
     if path.is_dir():
-        return _from_folder(path, seed)
+        return _from_folder(path, seed, classes)
+    if classes == FOLDERS:
+        raise BadInput(f"classes = {FOLDERS!r}: {path} is no folder of images; name the classes")
+    stated = None if classes is None else told(classes)
+    return _dataset(path.stem, str(path), _read(path, column), seed=seed, classes=stated)
+
+
+def _read(path: Path, column: str) -> list[Read]:
+    """Return the train part of a file and, if it has one, its test part."""
     kind = path.suffix.lower()
     if kind == ".npz":
-        return _dataset(path.stem, str(path), *_read_npz(path), seed=seed)
+        return _read_npz(path)
     if kind == ".csv":
-        return _dataset(path.stem, str(path), _read_csv(path, column), None, seed=seed)
+        return [_read_csv(path, column)]
     if kind == ".parquet":
-        return _dataset(path.stem, str(path), _read_parquet(path, column), None, seed=seed)
+        return [_read_parquet(path, column)]
     raise BadInput(
-        f"data = {str(text)!r}: must be a .npz, .csv or .parquet file, or a folder of images by class"
+        f"data = {str(path)!r}: must be a .npz, .csv or .parquet file, "
+        "or a folder of images by class"
     )
 
 
@@ -71,60 +98,69 @@ def from_torch(
 ) -> Dataset:
     """Return a torch data set of (input, label) items, read into memory.
 
-    Its ``classes`` name numeric labels.
+    Its ``classes``, if it has any, are all there are: they name numeric labels, or are the words.
     """
+    given = [(train, f"{name} train"), *([(test, f"{name} test")] if test is not None else [])]
+    parts = [_read_torch(data, where) for data, where in given]
     names = getattr(train, "classes", None)
-    pairs = (
-        _read_torch(train, f"{name} train"),
-        None if test is None else _read_torch(test, f"{name} test"),
-    )
-    made = _dataset(name, name, *pairs, seed=seed)
-    numeric = made.classes == tuple(str(i) for i in range(len(made.classes)))
-    if not numeric or not isinstance(names, list | tuple) or len(names) < len(made.classes):
-        return made
-    return Dataset(made.name, made.train, made.test, tuple(map(str, names)), made.mean, made.std)
+    if not isinstance(names, list | tuple) or not names:
+        return _dataset(name, name, parts, seed=seed, classes=None)
+    if parts[0].y.dtype.kind == "U":
+        return _dataset(name, name, parts, seed=seed, classes=told(names))
+    made = _dataset(name, name, parts, seed=seed, classes=told(len(names)))
+    return replace(made, classes=tuple(map(str, names)))
 
 
-def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the rows to train and to test on.
+def hold_out(
+    examples: Examples, classes: Sequence[str], share: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return the rows to train and to test on, in the order of the file.
 
-    The same share of every class, and of two or more at least one each.
-
-    >>> [len(rows) for rows in hold_out(torch.tensor([0] * 10 + [1] * 5), 0.2, seed=0)]
-    [12, 3]
+    Each record decides for itself, by a hash, with the given share as its chance: one record more,
+    less or other moves no other one. So a small class may be in one part only.
     """
-    rng = np.random.default_rng(seed)
-    is_test = torch.zeros(len(labels), dtype=torch.bool)
-    for label in np.unique(labels.numpy()):
-        rows = torch.nonzero(labels == int(label))[:, 0]
-        count = min(max(1, round(share * len(rows))), len(rows) - 1)
-        is_test[rows[torch.from_numpy(rng.permutation(len(rows))[:count])]] = True
+    is_test = torch.from_numpy(places(examples, classes, seed=seed, use="hold-out") < share)
     return torch.nonzero(~is_test)[:, 0], torch.nonzero(is_test)[:, 0]
 
 
 def _dataset(
     name: str,
     source: str,
-    train: Pair,
-    test: Pair | None,
+    parts: Sequence[Read],
     *,
     seed: int,
-    channels_first: bool = False,
+    classes: tuple[str, ...] | None,
+    folders: bool = False,
 ) -> Dataset:
-    """Check what was read from ``source`` and make a data set of it."""
-    pairs = [(f"{source} train", train), (f"{source} test", test)] if test else [(source, train)]
-    inputs = [_inputs(x, where, channels_first) for where, (x, _) in pairs]
-    labels, classes = _labels([y for _, (_, y) in pairs], [where for where, _ in pairs])
-    parts = [_examples(x, y, where) for x, y, (where, _) in zip(inputs, labels, pairs, strict=True)]
-    if len(parts) == 1:
-        parts = _split(parts[0], source, seed)
-    first, second = parts
+    """Check what was read from ``source`` and make a data set of it.
+
+    Args:
+        name: what the data set is called.
+        source: the file, for messages.
+        parts: to train on and, if there is more than one, to test on.
+        seed: of what is held out if there is only one.
+        classes: all of them, if they are stated.
+        folders: images by class, channels first, their labels as they stand.
+    """
+    wheres = [f"{source} train", f"{source} test"] if len(parts) > 1 else [source]
+    both = list(zip(parts, wheres, strict=True))
+    inputs = [_inputs(part.x, where, folders) for part, where in both]
+    written = [Labels(_flat(part.y), where, part.spot, folders) for part, where in both]
+    labels, names = numbered(written, classes)
+    made = [_examples(x, y, where) for x, y, where in zip(inputs, labels, wheres, strict=True)]
+    first, second = made if len(made) > 1 else _split(made[0], names, source, seed)
     if _kind(first.x) != _kind(second.x):
         raise BadInput(
-            f"{source}: test inputs are {_kind(second.x)}: must be {_kind(first.x)} like the train inputs"
+            f"{source}: test inputs are {_kind(second.x)}: "
+            f"must be {_kind(first.x)} like the train inputs"
         )
-    channels = first.x.shape[1] if first.x.dtype == torch.uint8 else 1
-    return Dataset(name, first, second, classes, (0.5,) * channels, (0.5,) * channels)
+    half = (0.5,) * (first.x.shape[1] if first.x.dtype == torch.uint8 else 1)
+    return Dataset(name, first, second, names, half, half, inferred=classes is None)
+
+
+def _flat(y: Array) -> Array:
+    """Return a column of labels as a row."""
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 def _examples(x: Tensor, y: Tensor, where: str) -> Examples:
@@ -134,14 +170,16 @@ def _examples(x: Tensor, y: Tensor, where: str) -> Examples:
     return Examples(x, y)
 
 
-def _split(everything: Examples, source: str, seed: int) -> list[Examples]:
+def _split(everything: Examples, classes: Sequence[str], source: str, seed: int) -> list[Examples]:
     """Hold a test part out."""
-    train, test = hold_out(everything.y, HELD_OUT, seed)
-    if not len(test):
-        raise BadInput(
-            f"{source}: no class has two examples: must have two of some class, so that one can be held out to test"
-        )
-    return [everything.take(train), everything.take(test)]
+    parts = [everything.take(rows) for rows in hold_out(everything, classes, HELD_OUT, seed)]
+    for part, use in zip(parts, ("train", "test"), strict=True):
+        if not len(part):
+            raise BadInput(
+                f"{source}: none of its {len(everything)} records is in the {use} part (each is "
+                f"held out with a chance of {HELD_OUT:g}): must have more, or a test part of its own"
+            )
+    return parts
 
 
 def _kind(x: Tensor) -> str:
@@ -197,67 +235,7 @@ def _check_finite(features: NDArray[np.float32], given: Array, where: str) -> No
     )
 
 
-def _labels(given: Sequence[Array], wheres: Sequence[str]) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Return labels as class numbers, with the names of the classes.
-
-    Words are numbered in sorted order.
-    """
-    flat = [_column(y, where) for y, where in zip(given, wheres, strict=True)]
-    numeric = [_numbers(y) for y in flat]
-    numbers = [y for y in numeric if y is not None]
-    if len(numbers) == len(flat):
-        labels = [_class_numbers(y, where) for y, where in zip(numbers, wheres, strict=True)]
-        return labels, tuple(str(i) for i in range(1 + max(int(y.max()) for y in labels)))
-    words = [y.astype(str) for y in flat]
-    classes, codes = np.unique(np.concatenate(words), return_inverse=True)
-    parts = np.split(codes.astype(np.int64), np.cumsum([len(y) for y in words])[:-1])
-    return [torch.from_numpy(part.copy()) for part in parts], tuple(str(name) for name in classes)
-
-
-def _column(y: Array, where: str) -> Array:
-    """Return labels as one column without gaps."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise BadInput(f"{where}: labels of shape {y.shape}: must be one label per example, (n,)")
-    if not len(y):
-        raise BadInput(f"{where}: no labels: must have at least one")
-    if y.dtype.kind not in "biufU":
-        raise BadInput(f"{where}: labels of type {y.dtype}: must be whole numbers or words")
-    if (
-        y.dtype.kind == "U"
-        and (gaps := np.isin(np.char.lower(np.char.strip(y)), ("", "nan"))).any()
-    ):
-        row = int(gaps.argmax())
-        raise BadInput(
-            f"{where}: label {str(y[row])!r} of example {row} is missing: must be a whole number or a word"
-        )
-    return y
-
-
-def _numbers(y: Array) -> Array | None:
-    """Return labels as numbers, or None if one of them is a word."""
-    if y.dtype.kind != "U":
-        return y
-    try:
-        return y.astype(np.float64)
-    except ValueError:
-        return None
-
-
-def _class_numbers(y: Array, where: str) -> Tensor:
-    """Refuse labels that are not class numbers, naming the first."""
-    wide = y.astype(np.float64)
-    good = (wide >= 0) & (wide < _MOST_CLASSES) & (wide == np.floor(wide))
-    if not good.all():
-        row = int((~good).argmax())
-        raise BadInput(
-            f"{where}: label {y[row]} of example {row}: must be a whole number from 0 to {_MOST_CLASSES - 1}, or a word"
-        )
-    return torch.from_numpy(y.astype(np.int64))
-
-
-def _read_npz(path: Path) -> tuple[Pair, Pair | None]:
+def _read_npz(path: Path) -> list[Read]:
     """Return the arrays of an .npz by their names; pickled objects are never read."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as opened:
@@ -282,33 +260,26 @@ def _read_npz(path: Path) -> tuple[Pair, Pair | None]:
         ) from None
     names = set(arrays)
     if {"x_train", "y_train", "x_test", "y_test"} <= names:
-        return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+        return [Read(arrays[f"x_{use}"], arrays[f"y_{use}"]) for use in ("train", "test")]
     for x, y in (("x_train", "y_train"), ("x", "y")):
         if {x, y} <= names and not names & {"x_test", "y_test"}:
-            return (arrays[x], arrays[y]), None
+            return [Read(arrays[x], arrays[y])]
     raise BadInput(
         f"{path}: holds {found}: must hold x and y, or x_train, y_train, x_test and y_test"
     )
 
 
-def _from_folder(path: Path, seed: int) -> Dataset:
+def _from_folder(path: Path, seed: int, classes: Stated | None) -> Dataset:
     """Return a folder of images by class, divided into ``train`` and ``test`` or not."""
+    roots = [path]  # also where a class is called train
     if _class_folders(path / "train"):
-        train = _read_images(path / "train")
-        test = _read_images(path / "test") if _class_folders(path / "test") else None
-    else:  # also where a class is called train
-        train, test = _read_images(path), None
-    classes = np.unique(np.concatenate([part[1] for part in (train, test) if part]))
-    numbered = [
-        (x, np.searchsorted(classes, y)) for x, y in (train, test or train)
-    ]  # "10" is a name here, not a number
-    second = numbered[1] if test else None
-    made = _dataset(
-        path.resolve().name, str(path), numbered[0], second, seed=seed, channels_first=True
-    )
-    return Dataset(
-        made.name, made.train, made.test, tuple(str(name) for name in classes), made.mean, made.std
-    )
+        roots = [path / use for use in ("train", "test") if _class_folders(path / use)]
+    stated = None if classes is None else told(classes, literal=True)
+    if classes == FOLDERS:
+        stated = tuple(sorted({kind.name for root in roots for kind in _class_folders(root)}))
+    parts = [_read_images(root, stated is not None) for root in roots]
+    name = path.resolve().name
+    return _dataset(name, str(path), parts, seed=seed, classes=stated, folders=True)
 
 
 def _class_folders(folder: Path) -> list[Path]:
@@ -320,25 +291,32 @@ def _class_folders(folder: Path) -> list[Path]:
     )
 
 
-def _read_images(folder: Path) -> Pair:
-    """Return every image below a folder, with the name of its class folder."""
+def _read_images(folder: Path, may_lack: bool) -> Read:
+    """Return every image below a folder, with the name of its class folder.
+
+    ``may_lack``: folders of classes may be empty, since somebody has stated the classes.
+    """
     kinds = _class_folders(folder)
     if not kinds:
         raise BadInput(f"{folder}: no class folders: must have images as {folder.name}/CLASS/*.png")
-    images, labels = [], []
-    for kind in kinds:
-        files = sorted(
-            f for f in kind.iterdir() if f.suffix.lower() in _IMAGES and not f.name.startswith(".")
-        )
-        if not files:
-            raise BadInput(
-                f"{kind}: no images: must have at least one of {', '.join(sorted(_IMAGES))}"
-            )
-        for file in files:
-            images.append(_read_image(file))
-            _check_alike(images[-1], images[0], file)
-        labels += [kind.name] * len(files)
-    return np.stack(images), np.array(labels)
+    files = [file for kind in kinds for file in _images(kind, may_lack)]
+    if not files:
+        raise BadInput(f"{folder}: no images in its folders: must have at least one")
+    images = [_read_image(file) for file in files]
+    for file, image in zip(files, images, strict=True):
+        _check_alike(image, images[0], file)
+    labels = np.array([file.parent.name for file in files])
+    return Read(np.stack(images), labels, lambda row: str(files[row]))
+
+
+def _images(kind: Path, may_lack: bool) -> list[Path]:
+    """Return the images of one class."""
+    files = sorted(
+        f for f in kind.iterdir() if f.suffix.lower() in _IMAGES and not f.name.startswith(".")
+    )
+    if not files and not may_lack:
+        raise BadInput(f"{kind}: no images: must have at least one of {', '.join(sorted(_IMAGES))}")
+    return files
 
 
 def _read_image(file: Path) -> NDArray[np.uint8]:
@@ -377,12 +355,12 @@ def _check_alike(image: Array, first: Array, file: Path) -> None:
     )
 
 
-def _read_csv(path: Path, column: str) -> Pair:
+def _read_csv(path: Path, column: str) -> Read:
     """Return the numeric columns of a CSV file and its label column.
 
     The first line names the columns.
     """
-    features, labels = [], []
+    features, labels, lines = [], [], []
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.reader(opened)
@@ -392,13 +370,14 @@ def _read_csv(path: Path, column: str) -> Pair:
                 where = f"{path} line {reader.line_num}"
                 labels.append(_csv_label(where, header, row, at))
                 features.append(np.array(_csv_features(where, header, row, at)))
+                lines.append(reader.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
             f"{path}: cannot be read as CSV in UTF-8 ({' '.join(str(error).split())})"
         ) from None
     if not labels:
         raise BadInput(f"{path}: no rows below the header: must have at least one")
-    return np.stack(features), np.array(labels)
+    return Read(np.stack(features), np.array(labels), lambda row: f"{path} line {lines[row]}")
 
 
 def _csv_label(where: str, header: list[str], row: list[str], at: int) -> str:
@@ -455,7 +434,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _read_parquet(path: Path, column: str) -> Pair:
+def _read_parquet(path: Path, column: str) -> Read:
     """Return the numeric columns of a Parquet file and its label column."""
     table = _parquet_table(path)
     header = list(table.column_names)
@@ -472,7 +451,8 @@ def _read_parquet(path: Path, column: str) -> Pair:
         for i, name in enumerate(header)
         if i != at
     ]
-    return np.stack(features, axis=1), np.array(table[column].to_pylist())
+    labels = np.array(table[column].to_pylist())
+    return Read(np.stack(features, axis=1), labels, lambda row: f"{path} row {row}")
 
 
 def _parquet_table(path: Path) -> Any:
@@ -506,7 +486,7 @@ def _parquet_numbers(path: Path, name: str, values: Array) -> NDArray[np.float64
     return numbers
 
 
-def _read_torch(data: TorchDataset[Any], where: str) -> Pair:
+def _read_torch(data: TorchDataset[Any], where: str) -> Read:
     """Return every item of a torch data set that has a length."""
     size = len(data) if hasattr(data, "__len__") else None
     if not size:
@@ -528,6 +508,7 @@ def _read_torch(data: TorchDataset[Any], where: str) -> Pair:
                 f"{where}: input {i} is {inputs[-1].dtype} {inputs[-1].shape} and the first {inputs[0].dtype} "
                 f"{inputs[0].shape}: must all be of one shape and type"
             )
-    return np.stack(inputs), np.array(
-        [label.item() if label.size == 1 else label for label in labels]
+    return Read(
+        np.stack(inputs),
+        np.array([label.item() if label.size == 1 else label for label in labels]),
     )

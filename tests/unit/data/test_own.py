@@ -1,7 +1,9 @@
 """The user's own data: each format read to exact values, each fault refused in one line."""
 
 import builtins
+import hashlib
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,12 @@ import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
-from tacit.core.errors import BadInput
+from tacit.core import BadInput, seed_for
 from tacit.data import anywhere, from_torch, load
+from tacit.data.examples import Examples
+from tacit.data.labels import told
 from tacit.data.own import hold_out, load_own
+from tacit.data.places import keys
 
 
 def refused(path: Path | str) -> str:
@@ -36,13 +41,46 @@ def by_value(x: torch.Tensor) -> list[float]:
 # Held-out part
 
 
-def test_hold_out_takes_a_fifth_of_every_class_the_same_way_each_time():
-    labels = torch.tensor([0] * 50 + [1] * 10 + [2] * 2 + [3])
-    train, test = hold_out(labels, 0.2, seed=3)
-    assert sorted(train.tolist() + test.tolist()) == list(range(63))
-    assert labels[test].bincount(minlength=4).tolist() == [10, 2, 1, 0]
-    assert hold_out(labels, 0.2, seed=3)[1].tolist() == test.tolist()
-    assert hold_out(labels, 0.2, seed=4)[1].tolist() != test.tolist()
+def test_hold_out_by_hand():
+    """A record is held out if the hash of its values, its label and its number is below a fifth."""
+    x = torch.tensor([[i / 4, 1.0] for i in range(40)] + [[7.0, 1.0]] * 3)
+    y = torch.tensor([0, 1] * 20 + [1] * 3)
+    train, test = hold_out(Examples(x, y), ("ill", "well"), 0.2, seed=3)
+    secret = seed_for("record", 3, "hold-out").to_bytes(8, "big")
+    expected = []
+    for i in range(43):
+        values = struct.pack("<2f", *x[i].tolist()) + (b"ill", b"well")[int(y[i])]
+        record = hashlib.blake2b(values, digest_size=16).digest()
+        alike = max(i - 40, 0).to_bytes(8, "big")  # row 28 has another label, so it is another
+        bits = hashlib.blake2b(record + alike, digest_size=8, key=secret).digest()
+        if int.from_bytes(bits, "big") < 0.2 * 2**64:
+            expected.append(i)
+    assert test.tolist() == expected
+    assert train.tolist() == [i for i in range(43) if i not in expected]
+    assert hold_out(Examples(x, y), ("ill", "well"), 0.2, seed=4)[1].tolist() != expected
+
+
+def test_neighbouring_files_are_neighbouring_training_sets(tmp_path):
+    """One record more moves the sums of a class, which `moments` releases, by that record at most.
+
+    Rows have norm at most 1, and that is the sensitivity for which noise is drawn.
+    """
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(1001, 3)), np.arange(1001) % 4
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    sums = []
+    for n in (1000, 1001):
+        train = load_own(npz(tmp_path, x=x[:n], y=y[:n])).train
+        sums.append(torch.zeros(4, 3).index_add_(0, train.y, train.x))
+    assert (sums[0] - sums[1]).norm() < 1 + 1e-5
+
+
+def test_minus_zero_is_the_record_that_zero_is():
+    one, other = (
+        keys(Examples(torch.full((1, 2), v), torch.tensor([0])), ("a",), seed=0, use="u")
+        for v in (0.0, -0.0)
+    )
+    assert one == other
 
 
 # .npz
@@ -64,11 +102,11 @@ def test_npz_with_both_parts(tmp_path):
 
 def test_npz_without_test_part_holds_one_out(tmp_path):
     data = load_own(
-        npz(tmp_path, x=np.arange(20, dtype=np.float64)[:, None] / 8, y=np.arange(20) % 2)
+        npz(tmp_path, x=np.arange(50, dtype=np.float64)[:, None] / 8, y=np.arange(50) % 2)
     )
-    assert (len(data.train), len(data.test)) == (16, 4)
+    assert 0 < len(data.test) < len(data.train)
     assert data.train.x.dtype == torch.float32
-    assert by_value(torch.cat([data.train.x, data.test.x])) == [i / 8 for i in range(20)]
+    assert by_value(torch.cat([data.train.x, data.test.x])) == [i / 8 for i in range(50)]
     for part in (data.train, data.test):
         assert ((part.x[:, 0] * 8).long() % 2 == part.y).all()
 
@@ -121,7 +159,10 @@ BAD_ARRAYS = {
     },
     r"labels of shape \(4, 3\): must be one label per example": {"x": TWO, "y": np.zeros((4, 3))},
     r"labels of type complex128": {"x": TWO, "y": np.zeros(4, complex)},
-    r"label '' of example 1 is missing": {"x": TWO, "y": ["a", "", "b", "b"]},
+    r"label '' of example 1: must be a whole number or a word; it is missing": {
+        "x": TWO,
+        "y": ["a", "", "b", "b"],
+    },
     r"inputs of shape \(0, 2\) are empty": {"x": TWO[:0], "y": []},
     r"no labels": {"x": TWO, "y": []},
     r"inputs of shape \(4,\): must be": {"x": TWO[:, 0], "y": [0, 0, 1, 1]},
@@ -131,7 +172,7 @@ BAD_ARRAYS = {
     },
     r"both ends could be the channels": {"x": np.zeros((2, 3, 5, 3), np.uint8), "y": [0, 1]},
     r"neither end is 1 or 3 channels": {"x": np.zeros((2, 4, 5, 6), np.uint8), "y": [0, 1]},
-    r"no class has two examples": {"x": TWO, "y": [0, 1, 2, 3]},
+    r"none of its 1 records is in the test part \(each is held out": {"x": TWO[:1], "y": [3]},
     r"test inputs are float32 \(1,\): must be float32 \(2,\)": {
         "x_train": TWO,
         "y_train": [0, 0, 1, 1],
@@ -188,12 +229,13 @@ def test_folder_with_train_and_test(tmp_path):
 
 def test_folder_of_colour_with_a_class_called_train(tmp_path):
     for kind in ("train", "bus", "10"):
-        for i in range(5):
+        for i in range(9):
             picture(tmp_path / kind / f"{i}.png", [[[i, 100, 200], [9, 8, 7]]])
     data = load_own(tmp_path)
     assert data.classes == ("10", "bus", "train")
     assert data.shape == (3, 1, 2)
-    assert (len(data.train), data.test.y.tolist()) == (12, [0, 1, 2])
+    assert data.train.plus(data.test).y.bincount().tolist() == [9, 9, 9]
+    assert len(data.test) > 0
     assert data.train.x[0, :, 0, 1].tolist() == [9, 8, 7]
     assert data.train.x[0, 1:, 0, 0].tolist() == [100, 200]
 
@@ -223,23 +265,24 @@ def table(folder: Path, text: str, name: str = "visits.csv") -> Path:
 
 
 def test_csv_with_a_label_column(tmp_path):
-    rows = "".join(f"{i},{i % 2},{i / 4}\n" for i in range(10))
+    rows = "".join(f"{i},{i % 2},{i / 4}\n" for i in range(50))
     data = load(str(table(tmp_path, "\ufeffage,label,dose\n" + rows + "\n")))
     both = data.train.plus(data.test)
     assert data.shape == (2,)
-    assert (len(data.train), len(data.test)) == (8, 2)
-    assert sorted(both.x.tolist()) == [[i, i / 4] for i in range(10)]
+    assert 0 < len(data.test) < len(data.train)
+    assert sorted(both.x.tolist()) == [[i, i / 4] for i in range(50)]
     assert (both.x[:, 0].long() % 2 == both.y).all()
     assert both.x.dtype == torch.float32
     assert data.classes == ("0", "1")
 
 
 def test_csv_with_a_named_label_column_of_words(tmp_path):
-    path = table(tmp_path, "outcome,x\n" + " well ,1\n" * 5 + '"ill, badly",2\n' * 5)
+    path = table(tmp_path, "outcome,x\n" + " well ,1\n" * 20 + '"ill, badly",2\n' * 20)
     data = load(f"{path}:outcome")
     assert data.classes == ("ill, badly", "well")
-    assert data.train.y.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
-    assert data.train.x[:, 0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2]
+    both = data.train.plus(data.test)
+    assert both.y.bincount().tolist() == [20, 20]
+    assert both.x[:, 0].tolist() == (2 - both.y).tolist()
 
 
 BAD_TABLES = {
@@ -255,8 +298,8 @@ BAD_TABLES = {
     r"visits\.csv line 2: a = 'nan'": "a,label\nnan,0\n",
     r"visits\.csv line 2: a = 'inf'": "a,label\ninf,0\n",
     r"visits\.csv line 3: label = '' is missing": "a,label\n1,0\n1,\n",
-    r"label -1\.0 of example 1": "a,label\n1,0\n1,-1\n",
-    r"label 1\.5 of example 0": "a,label\n1,1.5\n1,2\n",
+    r"visits\.csv line 3: label '-1': must be a whole number from 0 to 65535": "a,label\n1,0\n1,-1\n",
+    r"visits\.csv line 2: label '1\.5': must be a whole number": "a,label\n1,1.5\n1,2\n",
 }
 
 
@@ -358,18 +401,21 @@ def test_torch_tensors_with_a_test_part():
 
 
 def test_torch_pictures_keep_the_names_of_their_classes():
-    items = [(Image.fromarray(np.full((2, 3, 3), i, np.uint8)), i % 2) for i in range(10)]
+    items = [(Image.fromarray(np.full((2, 3, 3), i, np.uint8)), i % 2) for i in range(40)]
     data = from_torch(Listed(items, ["even", "odd"]))
     assert data.classes == ("even", "odd")
     assert data.shape == (3, 2, 3)
     assert data.train.x.dtype == torch.uint8
     assert (data.train.x[:, 0, 0, 0].long() % 2 == data.train.y).all()
-    assert len(data.test) == 2
-    words = from_torch(
-        Listed([(np.ones(2), "b"), (np.ones(2), "a"), (np.ones(2), "a")], ["b", "a"])
-    )
-    assert words.classes == ("a", "b")
-    assert words.train.y.tolist() == [1, 0]
+    assert not data.inferred
+    words = [(np.ones(2), "ba"[i % 2]) for i in range(40)]
+    named = from_torch(Listed(words, ["b", "a", "c"]))
+    assert named.classes == ("b", "a", "c")
+    assert named.train.plus(named.test).y.bincount().tolist() == [20, 20]
+    assert from_torch(Listed(words)).classes == ("a", "b")
+    assert from_torch(Listed(words)).inferred
+    with pytest.raises(BadInput, match=r"own: label 1 of example 1: must be one of the classes 0"):
+        from_torch(Listed(items, ["even"]))
 
 
 def test_torch_refusals():
@@ -391,6 +437,73 @@ def test_torch_refusals():
     ):
         with pytest.raises(BadInput, match=pattern):
             from_torch(given)
+
+
+# Stated classes
+
+
+def test_classes_that_are_stated_need_not_be_in_the_data(tmp_path):
+    path = table(tmp_path, "a,label\n" + "".join(f"{i},{1 + i % 2}\n" for i in range(40)))
+    found, three, words = (load(str(path), classes=c) for c in (None, 3, "2,1,0"))
+    assert (found.classes, found.inferred) == (("0", "1", "2"), True)
+    assert (three.classes, three.inferred) == (("0", "1", "2"), False)
+    assert torch.equal(three.train.y, found.train.y)
+    assert words.classes == ("2", "1", "0")
+    assert torch.equal(words.train.y, 2 - found.train.y)
+    assert all(torch.equal(found.train.x, other.train.x) for other in (three, words))
+
+
+def test_a_label_that_is_not_among_the_classes_is_refused_by_file_and_row(tmp_path):
+    rows = "".join(f"{i},benign\n" for i in range(20))
+    path = table(tmp_path, "a,label\n\n" + rows + "7, rare \n")
+    with pytest.raises(
+        BadInput, match=r"visits\.csv line 23: label 'rare': must be one of the cla"
+    ):
+        load(str(path), classes="benign,malignant")
+    with pytest.raises(
+        BadInput, match=r"mine\.npz: label 3 of example 2: must be one of the class"
+    ):
+        load(str(npz(tmp_path, x=TWO, y=[0, 1, 3, 1])), classes=3)
+    parquet_file = parquet(tmp_path, a=[1, 2], label=["x", "y"])
+    with pytest.raises(BadInput, match=r"visits\.parquet row 1: label 'y': must be one of"):
+        load(str(parquet_file), classes=["x"])
+
+
+def test_folders_are_classes_if_somebody_says_so(tmp_path):
+    for i in range(20):
+        picture(tmp_path / "scans/07" / f"{i}.png", [[i]])
+    (tmp_path / "scans/8").mkdir()
+    assert "8: no images" in refused(tmp_path / "scans")
+    for classes in ("folders", "07,8", ["07", "8"]):
+        data = load(str(tmp_path / "scans"), classes=classes)
+        assert data.classes == ("07", "8")
+        assert not data.inferred
+    with pytest.raises(BadInput, match=r"07/0\.png: label '07': must be one of the classes 7, 8"):
+        load(str(tmp_path / "scans"), classes="7,8")
+    with pytest.raises(BadInput, match=r"classes = 'folders': .*csv is no folder of images"):
+        load(str(table(tmp_path, "a,label\n1,2\n")), classes="folders")
+
+
+@pytest.mark.parametrize(
+    ("classes", "why"),
+    [
+        ("a,,b", "none empty"),
+        ("a,b,a", "'a' is there twice"),
+        ("1,01", "'1' is there twice"),
+        ("0", "0 of them: must be between 1 and 65536"),
+        ("99999", "99999 of them"),
+        ([], "0 of them"),
+    ],
+)
+def test_bad_classes_are_refused(classes, why):
+    with pytest.raises(BadInput, match=why):
+        told(classes)
+
+
+def test_a_known_data_set_has_its_own_classes():
+    assert load("digits", classes=10).classes == tuple("0123456789")
+    with pytest.raises(BadInput, match="digits has its own; leave them out"):
+        load("digits", classes=3)
 
 
 # Paths
