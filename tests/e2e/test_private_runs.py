@@ -51,7 +51,7 @@ def test_what_is_predicted_is_what_is_spent(word, tmp_path):
     told = privacy.epsilon(
         predicted(Experiment(method, Setting(**setting))), unit=unit, observer=observer, delta=1e-5
     )
-    assert run.epsilon[f"{unit}/{observer}"] == pytest.approx(told, rel=1e-6)
+    assert run.spent == pytest.approx(told, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,7 @@ def test_what_is_predicted_is_what_is_spent(word, tmp_path):
 )
 def test_the_epsilon_that_was_asked_for_comes_out_and_is_not_passed(word, target, tmp_path):
     run = tacit.run(word, out=tmp_path / "run", **QUICK)
-    unit, observer = protects(method_from_spec(word))
-    assert 0.97 * target < run.epsilon[f"{unit}/{observer}"] <= target * (1 + 1e-9)
+    assert 0.97 * target < run.spent <= target
 
 
 def test_replace_one_is_the_papers_2c_over_m(tmp_path):
@@ -120,12 +119,13 @@ def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
     ledger = RunDir.open(out).ledger()
     spent = privacy.epsilon(ledger, unit="example", observer="server", delta=1e-5)
     assert spent <= 3
-    rounds, accuracy, epsilon, files = said.splitlines()
+    rounds, accuracy, epsilon, replaced, files = said.splitlines()
     assert rounds == f"fedavg: stopped after {last['round']} of 30 rounds"
     assert accuracy == f"accuracy {100 * last['accuracy']:.2f}% after round {last['round']}"
     assert epsilon.startswith(
-        f"eps {show_epsilon(spent)} for one example against the server, delta 1e-05: "
+        f"eps {show_epsilon(spent)} for one example zeroed out against the server, delta 1e-05: "
     )
+    assert replaced.endswith(" if one example is replaced")
     assert files == f"files in {out}"
     assert (out / "model.safetensors").exists()
     assert call(["resume", str(out)]) == 3  # a spent budget stays spent

@@ -82,7 +82,7 @@ def test_augment_puts_dafl_in_front_of_another_method(capsys):
         call(["run", "fedprox", "--mu", "0.5", "--augment", "dafl", "--gamma", "0.5", *args]) == 0
     )
     out = capsys.readouterr().out
-    assert "eps 1 for one example against the server" in out
+    assert "eps 1 for one example zeroed out against the server" in out
     assert 'method = "fedprox:rounds=2,mu=0.5"' in Path("made/config.toml").read_text()
 
 

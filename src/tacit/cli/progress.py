@@ -30,7 +30,7 @@ def _percent(accuracy: float | None) -> str:
 
 
 def _epsilon(line: dict[str, Any]) -> str:
-    return f"eps {show_epsilon(line['epsilon'][line['protects']])}"
+    return f"eps {show_epsilon(line['spent'])}"
 
 
 class Bar:

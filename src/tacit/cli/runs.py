@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import BadInput, check_choice
@@ -27,6 +26,7 @@ from tacit.run.compare import (
     FILE,
     Compared,
     Comparison,
+    Row,
     read_comparison,
     resume_comparison,
     start_comparison,
@@ -155,11 +155,7 @@ def conclude(done: Run) -> None:
     print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
-    print(_epsilon_line(final, done.experiment.setting.delta, done.why))
-    if 0 < final["epsilon"][final["protects"]] < math.inf:
-        print(_replacing(done))
-    if "groups" in final:
-        print(_groups_line(final["groups"]))
+    _say_privacy(done)
     files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
     print(f"files in {done.folder}, picture {files[0]}")
 
@@ -175,23 +171,16 @@ def telling_if_stopped() -> Iterator[None]:
 
 
 def _conclude_stopped(done: Run) -> None:
-    """Say how far a run has come and what the releases in its ledger cost, those of an unfinished round included."""
-    method, delta = done.experiment.method, done.experiment.setting.delta
+    """Say how far a run has come and what the releases in its ledger cost."""
+    method = done.experiment.method
     rounds = max((line["round"] for line in done.metrics), default=0)
     print(f"{name_of(method)}: stopped after {rounds} of {method.rounds} rounds")
     if done.final:
         print(f"{_accuracy_line(done.final)} after round {done.final['round']}")
-    ledger, (unit, observer) = RunDir.open(done.folder).ledger(), conduct.protects(method)
-    spent = {
-        f"{unit}/{seen_by}": privacy.epsilon(ledger, unit=unit, observer=seen_by, delta=delta)
-        for seen_by in privacy.OBSERVERS
-    }
-    final = {"protects": f"{unit}/{observer}", "epsilon": spent}
-    print(
-        _epsilon_line(final, delta, done.why)
-        if len(ledger)
-        else "nothing has left a client: the ledger is empty"
-    )
+    if len(done.ledger):
+        _say_privacy(done)
+    else:
+        print("nothing has left a client: the ledger is empty")
     print(f"files in {done.folder}")
 
 
@@ -204,28 +193,35 @@ def _accuracy_line(final: dict[str, Any]) -> str:
     return f"mean accuracy of the clients' own models {100 * own['mean']:.2f}% ({spread})"
 
 
-def _epsilon_line(final: dict[str, Any], delta: float, why: str) -> str:
+def _say_privacy(done: Run) -> None:
+    """Say what the ledger says: what is protected from whom, at which price, and why."""
+    unit, observer = conduct.protects(done.experiment.method)
+    spent, replaced = done.spent, done.costing(relation="replace")
+    print(_epsilon_line(done, unit, observer, _how(spent, replaced)))
+    if 0 < spent < replaced:
+        print(f"eps {show_epsilon(replaced)} if one {unit} is replaced")
+    if groups := done.groups:
+        print(_groups_line(groups))
+
+
+def _how(spent: float, replaced: float) -> str:
+    """Name the relation that a figure is for; none and infinity are for any."""
+    if not 0 < spent < math.inf:
+        return ""
+    return " zeroed out or replaced" if replaced <= spent else " zeroed out"
+
+
+def _epsilon_line(done: Run, unit: str, observer: str, how: str) -> str:
     """Say what is protected from whom.
 
     Where that is not the server, also what the server can learn.
     """
-    unit, observer = final["protects"].split("/")
     whom = "the server" if observer == "server" else "the other clients and the public"
-    spent = show_epsilon(final["epsilon"][final["protects"]])
-    said = f"eps {spent} for one {unit} against {whom}, delta {delta:g}: {why}"
-    server = show_epsilon(final["epsilon"][f"{unit}/server"])
-    return said if observer == "server" else f"{said} (against the server: {server})"
-
-
-def _replacing(done: Run) -> str:
-    """Say what the same releases mean when an example is replaced and not added or removed."""
-    unit, observer = done.final["protects"].split("/")
-    ledger = RunDir.open(done.folder).ledger()
-    delta = done.experiment.setting.delta
-    spent = privacy.epsilon(
-        ledger, unit=unit, observer=observer, delta=delta, relation="replace", quick=True
-    )
-    return f"eps {show_epsilon(spent)} if one {unit} is replaced instead of added or removed"
+    spent, delta = show_epsilon(done.spent), done.experiment.setting.delta
+    said = f"eps {spent} for one {unit}{how} against {whom}, delta {delta:g}: {done.why}"
+    if observer == "server":
+        return said
+    return f"{said} (against the server: {show_epsilon(done.costing('server'))})"
 
 
 def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
@@ -283,15 +279,23 @@ def show(compared: Compared) -> None:
     }
     s = plan.setting
     title = f"{Path(s.data).name}, {s.split}, {s.clients} clients"
-    print(
-        f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}; eps at delta {s.delta:g} against the server\n"
-    )
+    print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}")
+    whose = "of one example zeroed out, of one client replaced"
+    print(f"eps at delta {s.delta:g} against the server, {whose}\n")
     print(comparison_table([row.named(names[row.method]) for row in compared.rows]) + "\n")
-    for why in dict.fromkeys(row.why for row in compared.rows):
-        methods = ", ".join(names[r.method] for r in compared.rows if r.why == why)
+    for why in dict.fromkeys(map(_because, compared.rows)):
+        methods = ", ".join(names[r.method] for r in compared.rows if _because(r) == why)
         print(f"eps of {methods}: {why}")
     files = draw_accuracy(runs, compared.folder / "accuracy", title)
     print(f"picture: {files[0]}")
+
+
+def _because(row: Row) -> str:
+    """Say why epsilon is what it is, and what is guaranteed where the table has another figure."""
+    if not 0 < row.spent < row.epsilon[row.protects]:
+        return row.why
+    unit, _, observer = row.protects.partition("/")
+    return f"{show_epsilon(row.spent)} for one {unit} zeroed out, against {observer}: {row.why}"
 
 
 def short_names(words: Sequence[str]) -> dict[str, str]:

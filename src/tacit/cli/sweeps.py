@@ -103,7 +103,7 @@ def show(swept: Swept) -> None:
     """Print the table and draw the picture."""
     s, repeats = swept.plan.setting, swept.plan.repeats
     title = f"{Path(s.data).name}, {s.split}"
-    print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}\n")
+    print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}, zeroed out\n")
     print(sweep_table(swept.rows) + "\n")
     for name, why in swept.stopped.items():
         print(f"{name}: {why}")

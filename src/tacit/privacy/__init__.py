@@ -7,6 +7,7 @@ from tacit.privacy.accounting import (
     approve,
     by_owner,
     epsilon,
+    overview,
     rdp_epsilon,
     reason,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "gdp_epsilon",
     "gdp_mu",
     "noise_for",
+    "overview",
     "rate_for",
     "rdp_epsilon",
     "rdp_spend",

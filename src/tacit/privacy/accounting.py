@@ -38,6 +38,10 @@ from tacit.privacy.shown import show_epsilon
 UNITS: tuple[Unit, ...] = ("example", "client")
 OBSERVERS: tuple[Observer, ...] = ("server", "clients", "public")
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
+# The relation that a unit's figure is for where several stand side by side. One example can turn
+# its client's contribution round, which is what replacing the client does and more than zeroing it
+# out: only so does an example never cost more than its whole client.
+SIDE_BY_SIDE: dict[Unit, Relation] = {"example": "zero-out", "client": "replace"}
 
 # one mechanism, as data, and the relation its sensitivity is stated for
 Part = tuple[Event, Sampling, str]
@@ -64,6 +68,20 @@ def epsilon(
         ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick
     )
     return max(owners.values(), default=math.inf)
+
+
+def overview(ledger: Ledger, *, delta: float, quick: bool = False) -> dict[str, float]:
+    """Return epsilon by unit and observer, such as ``example/server``, to be shown side by side.
+
+    An example is zeroed out, a client is replaced.
+    """
+    return {
+        f"{unit}/{observer}": epsilon(
+            ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick
+        )
+        for unit, relation in SIDE_BY_SIDE.items()
+        for observer in OBSERVERS
+    }
 
 
 def by_owner(

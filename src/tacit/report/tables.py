@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ def comparison_table(rows: Sequence[Row]) -> str:
     """Return a comparison as aligned text: accuracy, privacy and cost, one line per method.
 
     The shared model's accuracy is on the whole test set; a personal method has none, only the
-    clients' own. Epsilon is against the server, for an example and for a client, and for a client
-    against whoever gets the model.
+    clients' own. Epsilon is against the server, for an example zeroed out and for a client
+    replaced, and for a client replaced against whoever gets the model.
     """
     head = [
         "method",
@@ -51,7 +50,7 @@ def comparison_table(rows: Sequence[Row]) -> str:
 def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
     """Return a sweep as aligned text.
 
-    Where, accuracy, what the methods measure of themselves, epsilon of what.
+    Where, accuracy, what the methods measure of themselves, epsilon of what, zeroed out.
     """
     over, also = (
         list(rows[0][0].values),
@@ -64,8 +63,8 @@ def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
             *(f"{point.values[k]:g}" for k in over),
             spread(r.accuracy),
             *(spread(r.measured.get(k, ())) for k in also),
-            show_epsilon(r.epsilon.get(r.protects, math.nan)),
-            r.protects or "-",
+            show_epsilon(r.spent),
+            r.protects,
             f"{r.seconds:.1f}",
         ]
         for point, r in rows

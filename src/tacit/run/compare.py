@@ -20,7 +20,7 @@ from tacit import data as data_room
 from tacit.core import BadInput, TacitError, check_number
 from tacit.data.examples import Dataset
 from tacit.methods.words import method_from_spec, validated
-from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again
+from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again, protects
 from tacit.run.experiment import Experiment, Setting, setting_from
 from tacit.run.rundir import Busy, RunDir, free_folder
 
@@ -67,8 +67,9 @@ class Row:
     accuracy: list[float]
     own_data: list[float]  # mean over clients, of each on its own test data
     personal: bool
-    epsilon: dict[str, float]
-    protects: str  # the key of the epsilon that its guarantee is about
+    epsilon: dict[str, float]  # the largest of any repeat, of one example or of one client replaced
+    spent: float  # the same of what its guarantee is about, zeroed out
+    protects: str  # what its guarantee is about, such as example/server
     measured: dict[str, list[float]]  # what the method measures of itself, between 0 and 1
     megabytes_up: float
     seconds: float
@@ -225,13 +226,15 @@ def row(word: str, runs: Sequence[Run]) -> Row:
     # none where a run stopped before its first round was over
     finals = [r.final for r in runs if r.final]
     first = finals[0] if finals else {}
+    each = [r.epsilon for r in runs]
     return Row(
         method=word,
         accuracy=[f["accuracy"] for f in finals],
         own_data=[f["own_data"].get("mean", float("nan")) for f in finals],
         personal=first.get("personal", False),
-        epsilon={k: max(f["epsilon"][k] for f in finals) for k in first.get("epsilon", {})},
-        protects=first.get("protects", ""),
+        epsilon={k: max(epsilon[k] for epsilon in each) for k in each[0]},
+        spent=max(r.spent for r in runs),
+        protects="/".join(protects(runs[0].experiment.method)),
         measured={k: [f["measured"][k] for f in finals] for k in first.get("measured", {})},
         megabytes_up=float(np.mean([sum(x["bytes_up"] for x in m) for m in lines])) / 1e6,
         seconds=float(np.mean([sum(x["seconds"] for x in m) for m in lines])),

@@ -21,7 +21,17 @@ import torch
 from tacit import data as data_room
 from tacit import privacy
 from tacit.compress import Compressor
-from tacit.core import BadInput, BudgetReached, ClientId, Ledger, Observer, Unit, params_of, some
+from tacit.core import (
+    BadInput,
+    BudgetReached,
+    ClientId,
+    Ledger,
+    Observer,
+    Relation,
+    Unit,
+    params_of,
+    some,
+)
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.partition import clients_of
@@ -76,19 +86,51 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy after the last round, between 0 and 1."""
+        """Accuracy after the last evaluated round, between 0 and 1; NaN if there is none."""
         return float(self.final.get("accuracy", float("nan")))
 
     @property
+    def ledger(self) -> Ledger:
+        """Every release so far, those of an unfinished round included."""
+        return RunDir.open(self.folder).ledger()
+
+    @property
     def epsilon(self) -> dict[str, float]:
-        """Epsilon by unit and observer, such as ``example/server``."""
-        return dict(self.final.get("epsilon", {}))
+        """Epsilon of all releases by unit and observer, such as ``example/server``.
+
+        For one example zeroed out, or for one client replaced.
+        """
+        return privacy.overview(self.ledger, delta=self.experiment.setting.delta)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of what the method protects, zeroed out: what its budget is compared with."""
+        return self.costing()
+
+    def costing(self, observer: Observer | None = None, relation: Relation = "zero-out") -> float:
+        """Return the epsilon of what the method protects, against anybody and for any relation."""
+        unit, whom = protects(self.experiment.method)
+        return privacy.epsilon(
+            self.ledger,
+            unit=unit,
+            observer=observer or whom,
+            delta=self.experiment.setting.delta,
+            relation=relation,
+        )
+
+    @property
+    def groups(self) -> dict[str, dict[str, float]]:
+        """Return how many clients a method's groups have and what they have spent, if it has any."""
+        saved, lines = RunDir.open(self.folder).checkpoint(), self.metrics
+        if saved is None or not lines or "groups" not in lines[-1]:
+            return {}
+        return by_group(self.experiment, saved[0].sizes, self.ledger)
 
     @property
     def why(self) -> str:
         """Why the epsilon of what the method protects is what it is, in one sentence."""
         unit, observer = protects(self.experiment.method)
-        return privacy.reason(RunDir.open(self.folder).ledger(), unit=unit, observer=observer)
+        return privacy.reason(self.ledger, unit=unit, observer=observer)
 
     @property
     def experiment(self) -> Experiment:
@@ -332,8 +374,7 @@ class Recorder:
             "loss": None,
             **scores,
             **({"measured": method.measured(s)} if hasattr(method, "measured") else {}),
-            **({"groups": self._groups(s)} if hasattr(method, "groups") else {}),
-            "epsilon": self._epsilon(setting.delta, last=s.round >= method.rounds),
+            **self._spent(s),
             "protects": "/".join(protects(method)),
             "bytes_up": self.engine.bytes_up,
             "bytes_down": self.engine.bytes_down,
@@ -351,34 +392,38 @@ class Recorder:
         self.engine.mark_saved()
         self.last = s
 
-    def _groups(self, s: Any) -> dict[str, dict[str, float]]:
-        """Return, for the groups of clients that a method tells apart, how many there are and what they have spent."""
-        method, delta = self.venue.experiment.method, self.venue.experiment.setting.delta
+    def _spent(self, s: Any) -> dict[str, Any]:
+        """Return what the ledger says by now: upper bounds on the way, the certificate at the end."""
+        experiment, ledger = self.venue.experiment, self.engine.ledger
+        method, delta = experiment.method, experiment.setting.delta
         unit, observer = protects(method)
         quick = s.round < method.rounds
-        spent = privacy.by_owner(
-            self.engine.ledger, unit=unit, observer=observer, delta=delta, quick=quick
-        )
-        groups = {
-            name: [spent.get(i, math.inf) for i in ids]
-            for name, ids in method.groups(s.sizes).items()
-            if ids
-        }
-        return {name: {"clients": len(each), "epsilon": max(each)} for name, each in groups.items()}
-
-    def _epsilon(self, delta: float, *, last: bool) -> dict[str, float]:
-        """Return epsilon for every unit and observer.
-
-        An upper bound on the way, the refined certificate at the end.
-        """
-        ledger = self.engine.ledger
         return {
-            f"{unit}/{observer}": privacy.epsilon(
-                ledger, unit=unit, observer=observer, delta=delta, quick=not last
-            )
-            for unit in privacy.UNITS
-            for observer in privacy.OBSERVERS
+            **(
+                {"groups": by_group(experiment, s.sizes, ledger, quick=quick)}
+                if hasattr(method, "groups")
+                else {}
+            ),
+            "epsilon": privacy.overview(ledger, delta=delta, quick=quick),
+            "spent": privacy.epsilon(
+                ledger, unit=unit, observer=observer, delta=delta, quick=quick
+            ),
         }
+
+
+def by_group(
+    experiment: Experiment, sizes: Mapping[ClientId, int], ledger: Ledger, *, quick: bool = False
+) -> dict[str, dict[str, float]]:
+    """Return, for the groups of clients that a method tells apart, their number and what they spent."""
+    method, delta = experiment.method, experiment.setting.delta
+    unit, observer = protects(method)
+    spent = privacy.by_owner(ledger, unit=unit, observer=observer, delta=delta, quick=quick)
+    groups = {
+        name: [spent.get(i, math.inf) for i in ids]
+        for name, ids in method.groups(sizes).items()
+        if ids
+    }
+    return {name: {"clients": len(each), "epsilon": max(each)} for name, each in groups.items()}
 
 
 def protects(method: Any) -> tuple[Unit, Observer]:

@@ -202,9 +202,8 @@ def test_a_lock_is_held_once_by_one_and_by_no_other(tmp_path):
 
 
 def row(word, accuracy, **measured):
-    return Row(
-        word, accuracy, [], False, {"example/server": 1.0}, "example/server", measured, 1.0, 2.0, ""
-    )
+    epsilon, spent, protects = {"example/server": 1.0}, 1.0, "example/server"
+    return Row(word, accuracy, [], False, epsilon, spent, protects, measured, 1.0, 2.0, "")
 
 
 def test_the_table_has_mean_deviation_epsilon_and_what_is_measured():
