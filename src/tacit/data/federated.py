@@ -14,6 +14,7 @@ from torch import Tensor
 from tacit.core import ClientId, seed_for
 from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.partition import Split, split
+from tacit.data.places import Keys, keys, places
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class LocalData:
     relabel: tuple[int, ...] | None = None
     noise: float = 0.0  # standard deviation, on pixels scaled to 0..1
     noise_seed: int = 0
+    # own data: what each row's noise derives from, so that it depends on no other row
+    noise_keys: Keys | None = None
     device: str = "cpu"
     extra: Examples | None = None  # released examples that follow these rows
     public: bool = False  # nothing here is anybody's secret: what is made of it may go anywhere
@@ -65,12 +68,19 @@ class LocalData:
     def _noise(self) -> Tensor | None:
         if self.noise == 0.0:
             return None
-        generator = torch.Generator().manual_seed(self.noise_seed)
         noise = torch.zeros(self.examples.x.shape)
-        noise[: len(self.rows)] = self.noise * torch.randn(
-            len(self.rows), *noise.shape[1:], generator=generator
-        )
+        noise[: len(self.rows)] = self.noise * self._standard_normal(noise.shape[1:])
         return noise
+
+    def _standard_normal(self, shape: torch.Size) -> Tensor:
+        """Return noise for these rows: of one stream for all, or of a stream for each."""
+        n = len(self.rows)
+        if self.noise_keys is None:
+            generator = torch.Generator().manual_seed(self.noise_seed)
+            return torch.randn(n, *shape, generator=generator)
+        streams = (np.random.default_rng(int(key)) for key in self.noise_keys[:n])
+        drawn = [stream.standard_normal(shape, np.float32) for stream in streams]
+        return torch.from_numpy(np.array(drawn, np.float32).reshape(n, *shape))
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
@@ -131,6 +141,7 @@ class Federation:
         self, source: Examples, rows: Any, client: ClientId, use: str, device: str
     ) -> LocalData:
         s, i = self.split, int(client)
+        noisy = self._noise_keys.get(use)
         return LocalData(
             source,
             rows,
@@ -139,8 +150,20 @@ class Federation:
             relabel=None if s.relabel is None else s.relabel[i],
             noise=0.0 if s.noise is None else s.noise[i],
             noise_seed=seed_for(self.seed, "feature-noise", use, client),
+            noise_keys=None if noisy is None else noisy[rows],
             device=device,
         )
+
+    @cached_property
+    def _noise_keys(self) -> dict[str, Keys]:
+        """What noise on own inputs derives from, record by record; nothing where there is none."""
+        if self.split.noise is None or not self.dataset.own:
+            return {}
+        d = self.dataset
+        return {
+            use: keys(part, d.classes, seed=self.seed, use=f"feature-noise {use}")
+            for use, part in (("train", d.train), ("test", d.test))
+        }
 
     def sizes(self) -> dict[ClientId, int]:
         """Return how many training examples each client holds."""
@@ -167,7 +190,20 @@ class Federation:
 
 
 def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Federation:
-    """Divide a data set over clients by a named scheme."""
-    y_train, y_test = dataset.train.y.numpy(), dataset.test.y.numpy()
-    parts = split(scheme, y_train, y_test, clients=clients, classes=len(dataset.classes), seed=seed)
-    return Federation(dataset, parts, seed)
+    """Divide a data set over clients by a named scheme; own data record by record."""
+    parts = {"train": dataset.train, "test": dataset.test}
+    own = [
+        places(part, dataset.classes, seed=seed, use=f"client of {use}")
+        for use, part in parts.items()
+        if dataset.own
+    ]
+    divided = split(
+        scheme,
+        dataset.train.y.numpy(),
+        dataset.test.y.numpy(),
+        clients=clients,
+        classes=len(dataset.classes),
+        seed=seed,
+        places=(own[0], own[1]) if own else None,
+    )
+    return Federation(dataset, divided, seed)

@@ -5,9 +5,10 @@ only on that text, the labels, the number of clients and classes, and the seed. 
 to at most one client and every client gets at least one training example; a request that cannot be
 met is refused in one line.
 
-Inside, a scheme says for every row who owns it. Most schemes first fill a table ``counts[client,
-class]`` and then deal the shuffled rows of each class accordingly, so the work grows with examples
-+ clients * classes.
+Inside, a scheme says for every row who owns it. For public data most schemes first fill a table
+``counts[client, class]`` and then deal the shuffled rows of each class accordingly, so the work
+grows with examples + clients * classes. Own data bring a place for each record, and then a scheme
+is a table of proportions that looks at no record (see `tacit.data.proportions`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.core.errors import BadInput, check_choice, check_number
+from tacit.data import proportions
+from tacit.data.places import Places
+from tacit.data.proportions import NOBODY, Table, dirichlet
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 SCHEMES: dict[str, str] = {
     "iid": "shuffled, equal sizes",
@@ -49,7 +52,7 @@ PRESETS: dict[str, str] = {
 }
 """The sizes of KD-DPFL's two settings, for ``sizes:``."""
 
-_NOBODY, _PUBLIC = -1, -2  # owners that are not clients
+_PUBLIC = -2  # the owner of what belongs to nobody and everybody may see
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Split:
     """Who holds what. Client ``i`` is place ``i`` of every tuple."""
 
     train: tuple[IntArray, ...]  # sorted rows of the training set
-    # sorted rows of the test set, only of classes the client trains on; may be empty
+    # sorted rows of the test set, only of classes the client may train on; may be empty
     test: tuple[IntArray, ...]
     # alid: client i's label y becomes relabel[i][y]
     relabel: tuple[tuple[int, ...], ...] | None = None
@@ -98,12 +101,24 @@ def split(
     clients: int,
     classes: int,
     seed: int,
+    places: tuple[Places, Places] | None = None,
 ) -> Split:
     """Divide a data set among clients.
 
     The test examples of each class go to the clients in proportion to their training examples of
     that class, so a client's test rows look like its training rows; those of a class nobody trains
     on are left out.
+
+    Args:
+        scheme: one of `SCHEMES`, as a text.
+        train_labels: the class numbers of the training examples.
+        test_labels: those of the test examples.
+        clients: how many there are.
+        classes: how many there are.
+        seed: the same one gives the same split.
+        places: for own data, a number in [0, 1) for each training and each test example that
+            depends on nothing but the example (`tacit.data.places`). Then who holds an example
+            depends on nothing else either. None: the data are public.
 
     >>> divided = split("label:1", [0, 0, 1, 1], [1, 0], clients=2, classes=2, seed=0)
     >>> sorted(rows.tolist() for rows in divided.train)
@@ -119,11 +134,15 @@ def split(
     _check_clients(scheme, clients, len(train))
     request = _Request(scheme, argument, train, clients, classes, seed)
     noise = _noise_levels(request) if name == "feature-noise" else None
-    owner = _DRAW[name](request)
+    if places is None:
+        owner = _DRAW[name](request)
+        owner_of_test = _deal_test(request, owner, test)
+    else:
+        owner, owner_of_test = _own(request, _SHARES[name](request), test, places)
     public = np.flatnonzero(owner == _PUBLIC)
     return Split(
         train=_rows_of_clients(owner, clients),
-        test=_rows_of_clients(_deal_test(request, owner, test), clients),
+        test=_rows_of_clients(owner_of_test, clients),
         relabel=_permutations(request) if name == "alid" else None,
         noise=noise,
         public=public if len(public) else None,
@@ -243,7 +262,7 @@ def _sizes(request: _Request) -> IntArray:
         raise request.refusal(f"needs {needs} training examples{more} (there are {total})")
     sizes = np.repeat([size for _, size in groups], [many for many, _ in groups])
     order = request.rng("sizes").permutation(total)
-    owner = np.full(total, _NOBODY, dtype=np.int64)
+    owner = np.full(total, NOBODY, dtype=np.int64)
     owner[order[:private]] = np.repeat(np.arange(len(sizes)), sizes)
     owner[order[private : private + public]] = _PUBLIC
     return owner
@@ -259,6 +278,95 @@ _DRAW: dict[str, Callable[[_Request], IntArray]] = {
     "alid": _acid,
     "sizes": _sizes,
     "feature-noise": _iid,
+}
+
+
+# ---- own data: each scheme returns its proportions, P[class, client], which no record decides
+# -------------------------------------------------------
+
+
+def _own(
+    request: _Request, table: Table, test: IntArray, places: tuple[Places, Places]
+) -> tuple[IntArray, IntArray]:
+    """Return the owner of every training and of every test row; a column too many is public."""
+    owner = proportions.dealt(table, request.labels, places[0])
+    owner[owner == request.clients] = _PUBLIC
+    held = np.bincount(owner[owner >= 0], minlength=request.clients)
+    if not held.all():
+        raise _empty(request, table, int(held.argmin()))
+    return owner, proportions.dealt(table[:, : request.clients], test, places[1])
+
+
+def _empty(request: _Request, table: Table, client: int) -> BadInput:
+    """Return the error for a client without examples: drawing again would be drawing by data."""
+    mine = np.flatnonzero(table[:, client])
+    why = "own data are divided record by record; take fewer clients, another seed, a milder split"
+    if len(mine) and not request.class_sizes[mine].any():
+        why = (
+            f"there is none of class {mine[0]}, and all classes count, also those without examples"
+        )
+    return request.refusal(f"client {client} gets no training example: {why}")
+
+
+def _even_shares(request: _Request) -> Table:
+    return proportions.even(request.classes, request.clients)
+
+
+def _label_shares(request: _Request) -> Table:
+    """K classes for each client, each divided evenly among its holders."""
+    return proportions.among(_holds(request, request.rng("label"), np.arange(request.classes)))
+
+
+def _acid_shares(request: _Request) -> Table:
+    """K classes for each client, divided so that clients are as large as each other if they can be."""
+    holds = _holds(request, request.rng("acid"), np.arange(request.classes))
+    return proportions.balanced(proportions.among(holds))
+
+
+def _dirichlet_shares(request: _Request) -> Table:
+    """For each class, proportions over the clients from Dir(beta)."""
+    rng, beta = request.rng("dirichlet"), _beta(request)
+    return proportions.spread(lambda: dirichlet(rng, beta, request.clients, request.classes))
+
+
+def _mixed_shares(request: _Request) -> Table:
+    """For each client, proportions over the classes from Dir(beta), then balanced.
+
+    A class that nobody's mix has is divided evenly: its proportions are all as small.
+    """
+    rng, beta = request.rng("dirichlet-client"), _beta(request)
+    return proportions.balanced(dirichlet(rng, beta, request.classes, request.clients).T + 1e-12)
+
+
+def _quantity_shares(request: _Request) -> Table:
+    """One draw from Dir(beta) over the clients, for all classes."""
+    rng, beta = request.rng("quantity"), _beta(request)
+    one = proportions.spread(lambda: dirichlet(rng, beta, request.clients, 1))
+    return np.repeat(one, request.classes, axis=0)
+
+
+def _sized_shares(request: _Request) -> Table:
+    """Sizes as they are written, over their sum; the public set is the last column."""
+    spec = _spec(request.scheme, request.argument)
+    if spec.get("public") == "rest":
+        raise request.refusal(
+            "public=rest: needs the number of records, which own data do not tell; write public=N"
+        )
+    groups = _groups(request.scheme, request.argument)
+    sizes = [size for many, size in groups for _ in range(many)] + [int(spec.get("public", "0"))]
+    return np.tile(np.array(sizes) / sum(sizes), (request.classes, 1))
+
+
+_SHARES: dict[str, Callable[[_Request], Table]] = {
+    "iid": _even_shares,
+    "label": _label_shares,
+    "dirichlet": _dirichlet_shares,
+    "dirichlet-client": _mixed_shares,
+    "quantity": _quantity_shares,
+    "acid": _acid_shares,
+    "alid": _acid_shares,
+    "sizes": _sized_shares,
+    "feature-noise": _even_shares,
 }
 
 
@@ -289,7 +397,7 @@ def _deal(rng: np.random.Generator, labels: IntArray, counts: IntArray) -> IntAr
     Return the owner of every row.
     """
     clients, classes = counts.shape
-    owner = np.full(len(labels), _NOBODY, dtype=np.int64)
+    owner = np.full(len(labels), NOBODY, dtype=np.int64)
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     first = np.searchsorted(labels[by_class], np.arange(classes))
@@ -354,13 +462,7 @@ def _draw_holders(request: _Request, rng: np.random.Generator) -> BoolArray:
     ``holds[client, class]``, k for each client, only classes that have examples.
     """
     sizes = request.class_sizes
-    present = np.flatnonzero(sizes)
-    k = _k(request, len(present))
-    holds = np.zeros((request.clients, request.classes), dtype=np.bool_)
-    holds[
-        np.arange(request.clients)[:, None],
-        present[_class_lists(rng, request.clients, k, len(present))],
-    ] = True
+    holds = _holds(request, rng, np.flatnonzero(sizes))
     holders = holds.sum(axis=0)
     short = np.flatnonzero(sizes < holders)
     if len(short):
@@ -368,6 +470,15 @@ def _draw_holders(request: _Request, rng: np.random.Generator) -> BoolArray:
         raise request.refusal(
             f"class {label} has {sizes[label]} examples for {holders[label]} clients that should hold it"
         )
+    return holds
+
+
+def _holds(request: _Request, rng: np.random.Generator, present: IntArray) -> BoolArray:
+    """Draw who holds which of the classes ``present``, k for each client."""
+    k = _k(request, len(present))
+    lists = present[_class_lists(rng, request.clients, k, len(present))]
+    holds = np.zeros((request.clients, request.classes), dtype=np.bool_)
+    holds[np.arange(request.clients)[:, None], lists] = True
     return holds
 
 
@@ -390,17 +501,9 @@ def _class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) -
     return np.array(dealt[: clients * k], dtype=np.int64).reshape(clients, k)
 
 
-def _proportions(rng: np.random.Generator, beta: float, parts: int, draws: int) -> FloatArray:
-    """Draw ``draws`` times from Dir(beta) over ``parts``.
-
-    Beyond 1e-9 and 1e9 the limits are as good as reached.
-    """
-    return rng.dirichlet(np.full(parts, min(max(beta, 1e-9), 1e9)), size=draws)
-
-
 def _divide(rng: np.random.Generator, beta: float, sizes: IntArray, clients: int) -> IntArray:
     """Divide each class over the clients by its own draw from Dir(beta): ``counts[client, class]``."""
-    upto = np.cumsum(_proportions(rng, beta, clients, len(sizes)), axis=1)
+    upto = np.cumsum(dirichlet(rng, beta, clients, len(sizes)), axis=1)
     cuts = np.minimum(upto * sizes[:, None], sizes[:, None]).astype(np.int64)
     cuts[:, -1] = sizes
     return np.diff(cuts, axis=1, prepend=0).T
@@ -449,7 +552,7 @@ def _draw_mix(rng: np.random.Generator, beta: float, size: int, left: IntArray) 
     counts = np.zeros_like(left)
     while (missing := size - int(counts.sum())) > 0:
         still = np.flatnonzero(left > counts)
-        counts[still] += rng.multinomial(missing, _proportions(rng, beta, len(still), 1)[0])
+        counts[still] += rng.multinomial(missing, dirichlet(rng, beta, len(still), 1)[0])
         counts = np.minimum(counts, left)
     return counts
 
