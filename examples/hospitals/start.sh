@@ -20,7 +20,8 @@ for name in hospital-a hospital-b hospital-c; do
         tacit keys add keys "$name" "$name/$name.pub"
     fi
     # A site has its data, its private key, the coordinator's ca.crt, and a folder for its memory and ledger.
-    # Here a part of the embedded digits stands for a hospital's own data: two classes each.
+    # Here a part of the embedded digits stands for a hospital's own data: two classes each. A hospital
+    # says instead, for example, --data scans/ --classes benign,malignant: all classes there can be.
     tacit join --server "localhost:$port" --name "$name" --key "$name/$name.key" --ca keys/ca.crt \
         --store "$name/store" --data digits --split label:2 --part "$part/3" > "$name/join.log" 2>&1 &
     echo $! >> pids

@@ -2,12 +2,17 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tacit import privacy
 from tacit.cli.main import call
+from tacit.data import load
+from tacit.run.synth import synthesise
+from tacit.synthesis.source import Source
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +59,38 @@ def test_a_gan_costs_its_labels_too(capsys):
     assert {line["event"]["kind"] for line in certificate["releases"]} == {"Pure", "Gaussian"}
     assert 2 < certificate["epsilon"]["zero-out"] <= 3
     assert len(np.load("made/synthetic.npz")["y"]) == 20
+
+
+def rare_disease(folder: Path) -> Path:
+    """A table in which one patient alone has a disease."""
+    lines = "".join(f"{i / 60},{'rare' if i == 7 else 'flu'}\n" for i in range(60))
+    (folder / "visits.csv").write_text("age,label\n" + lines)
+    return folder / "visits.csv"
+
+
+def test_a_published_copy_needs_classes_that_no_patient_decides(tmp_path, capsys):
+    """The synthetic file names its classes, whether there are samples of them or not."""
+    rare_disease(tmp_path)
+    assert call(["synth", "visits.csv", "--samples", "20", "--out", "made"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--classes: needed" in line
+    assert "rare" not in line
+    named = ["--classes", "cold,flu,rare"]
+    assert call(["synth", "visits.csv", "--samples", "20", "--out", "made", *named]) == 0
+    assert np.load("made/synthetic.npz")["classes"].tolist() == ["cold", "flu", "rare"]
+    assert json.loads(Path("made/certificate.json").read_text())["epsilon"]["zero-out"] <= 1
+    assert call(["synth", "visits.csv", "--classes", "cold,flu"]) == 2
+    assert "visits.csv line 9: label 'rare'" in capsys.readouterr().err
+
+
+def test_from_python_classes_that_data_decide_cost_infinity(tmp_path):
+    found = load(str(rare_disease(tmp_path)))
+    made = synthesise(found, Source(), samples=20, noise="seeded")
+    assert made.epsilons()["zero-out"] == math.inf
+    assert "classes are those found in the data" in privacy.reason(made.ledger)
+    stated = load("visits.csv", classes="cold,flu,rare")
+    made = synthesise(stated, Source(), samples=20, noise="seeded")
+    assert made.epsilons()["zero-out"] == pytest.approx(1.0)
 
 
 def test_seeded_noise_gives_the_same_set_twice():

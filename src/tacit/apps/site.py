@@ -72,6 +72,12 @@ class Site:
     limit: int = 1 << 30
     _worlds: dict[Charter, World] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.dataset.inferred:
+            raise BadInput(
+                "classes: must be stated; those found in the data tell of single records"
+            )
+
     def facts(self) -> Facts:
         """Say what is public about this site."""
         d, p = self.dataset, self.part

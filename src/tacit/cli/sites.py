@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -165,7 +165,8 @@ class JoinFlags:
     budget: float = math.inf
     delta: float = 1e-5  # of that budget
     metrics: str = "exact"  # reports about test data: exact, none, or the epsilon of each report
-    # all classes of the federation, in order, such as benign,malignant; or their number
+    # all classes of the federation, in order, such as benign,malignant; or N for 0..N-1; or
+    # folders, for those of a folder of images. Own data need it
     classes: str = ""
     model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
     # seeded: a rehearsal that can be repeated and protects nothing
@@ -231,11 +232,11 @@ def join(args: Sequence[str]) -> None:
 
 def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     """Return the site's data set and, in a rehearsal, the part of it that is its own."""
-    from tacit import data
+    from tacit.cli.stated import load_stated
     from tacit.data.federated import federate
     from tacit.run.sites import part_of
 
-    dataset = with_classes(data.load(given.data), given.classes)
+    dataset = load_stated(given.data, given.classes)
     if not given.part:
         return dataset, None
     i, slash, n = given.part.partition("/")
@@ -244,28 +245,6 @@ def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     return dataset, part_of(
         federate(dataset, given.split, clients=int(n), seed=given.seed).split, int(i)
     )
-
-
-def with_classes(dataset: Dataset, wanted: str) -> Dataset:
-    """Number a site's classes as the federation does; a site need not have examples of all."""
-    import torch
-
-    from tacit.data.examples import Examples
-
-    if not wanted:
-        return dataset
-    names = (
-        tuple(map(str, range(int(wanted))))
-        if wanted.isdigit()
-        else tuple(w.strip() for w in wanted.split(","))
-    )
-    if missing := [c for c in dataset.classes if c not in names]:
-        raise BadInput(
-            f"--classes = {wanted!r}: {missing[0]!r} is not among them, but this site's data have it"
-        )
-    number = torch.tensor([names.index(c) for c in dataset.classes])
-    train, test = (Examples(e.x, number[e.y]) for e in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test, classes=names)
 
 
 def _metrics(text: str) -> float:

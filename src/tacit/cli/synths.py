@@ -12,8 +12,8 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
+from tacit.cli.stated import load_stated
 from tacit.core import BadInput, check_number
-from tacit.data import load
 from tacit.privacy import show_epsilon
 from tacit.report.pictures import draw_sheet
 from tacit.run.rundir import free_folder
@@ -30,6 +30,9 @@ class SynthFlags:
     data: tyro.conf.Positional[str] = "digits"  # a known data set, or a path to your own
     epsilon: float = 1.0  # what the synthetic set may cost one example of the real one
     generator: Literal["moments", "gan"] = "moments"  # moments: seconds; gan: minutes to hours
+    # all classes there can be, in order, such as benign,malignant; or N for 0..N-1; or folders, for
+    # those of a folder of images. Own data need it: the synthetic set names them
+    classes: str = ""
     samples: int = 0  # how many to draw; 0: about as many as there are
     delta: float = 1e-5  # the delta of (epsilon, delta)
     label_epsilon: float = 0.05  # the part of epsilon for the GAN's class histogram
@@ -55,7 +58,7 @@ def synth(args: Sequence[str]) -> None:
         gan=given.gan,
         moments=given.moments,
     )
-    dataset = load(given.data)
+    dataset = load_stated(given.data, given.classes)
     folder = given.out or free_folder(Path("runs") / f"synth-{dataset.name}")
     if (folder / "certificate.json").exists():
         raise BadInput(f"out = '{folder}': there is a synthetic set already")

@@ -22,6 +22,7 @@ from tacit.core import BadInput, Client, Ledger, Noise, check_number, rng_for
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
+from tacit.privacy.mechanisms import without_guarantee
 from tacit.synthesis.labels import cut, shares, spelled_out
 from tacit.synthesis.source import Source
 
@@ -58,6 +59,8 @@ def synthesise(
     me = Client(
         dataset.name, 0, data, data, nn.Identity(), {}, rng, noise, task="synth", classes=classes
     )
+    if dataset.inferred:
+        without_guarantee(me, "classes", "the classes are those found in the data, not stated ones")
     fitted, counts = source.fit(me, delta, watch)
     n = samples or round(float(np.sum(counts)))
     if n < 1:

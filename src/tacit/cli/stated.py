@@ -1,0 +1,23 @@
+"""Data whose classes somebody states, for commands that tell others of them."""
+
+from __future__ import annotations
+
+from tacit.core import BadInput
+from tacit.data import Dataset, load
+
+
+def load_stated(name_or_path: str, classes: str) -> Dataset:
+    """Return a data set with the classes of ``--classes``, which own data must have.
+
+    Args:
+        name_or_path: a known data set, or the path of own data.
+        classes: names with commas between them, a number N for 0..N-1, or ``folders``.
+    """
+    dataset = load(name_or_path, classes=classes or None)
+    if dataset.inferred:
+        raise BadInput(
+            "--classes: needed, since those found in the data would tell of single records; write "
+            "--classes NAME,NAME,... (all there can be, in order), or N for 0..N-1, "
+            "or folders for those of a folder of images"
+        )
+    return dataset
