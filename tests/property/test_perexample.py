@@ -13,6 +13,8 @@ from tacit.core import BadInput
 from tacit.privacy import perexample
 from tacit.privacy.perexample import check_private, clipped_sum, micro_batch
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 quick = settings(max_examples=30, deadline=None)
 
 

@@ -16,7 +16,8 @@ with warnings.catch_warnings():
     pytest.importorskip("opacus", reason='needs Opacus: pip install "opacus==1.6.*"')
     from opacus import GradSampleModule
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # its hooks warn, too
+# its hooks warn, too
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 quick = settings(max_examples=25, deadline=None)
 CLIP = 0.5
 

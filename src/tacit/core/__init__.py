@@ -30,7 +30,9 @@ if TYPE_CHECKING:
         TacitError,
         TooFewReplies,
         check_choice,
+        check_clip,
         check_number,
+        in_clip_range,
     )
     from tacit.core.ledger import (
         FEDERATION,
@@ -61,7 +63,10 @@ _WHERE = {
     "cohort": (
         "Cohort Everyone Fixed Law Method Personal Poisson Predictor Replies Sample State check_rounds most_rounds some"
     ),
-    "errors": "BadInput BudgetReached Diverged TacitError TooFewReplies check_choice check_number",
+    "errors": (
+        "BadInput BudgetReached Diverged TacitError TooFewReplies "
+        "check_choice check_clip check_number in_clip_range"
+    ),
     "ledger": (
         "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
         "Pure Relation Release Released Sampling Unit union unnoised"
@@ -120,8 +125,10 @@ __all__ = [
     "TooFewReplies",
     "Unit",
     "check_choice",
+    "check_clip",
     "check_number",
     "check_rounds",
+    "in_clip_range",
     "load_params",
     "mean",
     "most_rounds",

@@ -9,6 +9,8 @@ import difflib
 import math
 from collections.abc import Iterable
 
+LEAST_CLIP, MOST_CLIP = 1e-10, 1e10  # the smallest and the largest clipping norm
+
 
 class TacitError(Exception):
     """A failure that is told in one line, never with a traceback."""
@@ -69,6 +71,25 @@ def check_number(
     allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
     kind = "a whole number " if whole and value % 1 else "finite and " if math.isinf(value) else ""
     raise BadInput(f"{field} = {value}: must be {kind}{allowed or 'a number'}")
+
+
+def check_clip(field: str, value: float) -> None:
+    """Refuse a clipping norm, or another bound on a record, that arithmetic could not keep.
+
+    Noise has to be added to what was clipped, in single precision: much smaller numbers vanish
+    there, and much larger ones have no end.
+
+    >>> check_clip("sgd.clip", 1e-30)
+    Traceback (most recent call last):
+    tacit.core.errors.BadInput: sgd.clip = 1e-30: must be at least 1e-10 and at most 1e+10
+    """
+    check_number(field, value, above=0)
+    check_number(field, value, at_least=LEAST_CLIP, at_most=MOST_CLIP)
+
+
+def in_clip_range(value: float) -> float:
+    """Return the nearest clipping norm that :func:`check_clip` lets through."""
+    return min(max(value, LEAST_CLIP), MOST_CLIP)
 
 
 def check_choice(field: str, value: str, allowed: Iterable[str]) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+HAIR = 1e-6  # by which a clipped point ends up below its bound, so that rounding cannot pass it
+SAFE = 1e-140, 1e140  # norms whose squares double precision holds
+
 
 class Params(dict[str, Tensor]):
     """Named tensors that add and scale as one vector.
@@ -59,7 +62,16 @@ class Params(dict[str, Tensor]):
 
     def norm(self) -> float:
         """Return the Euclidean norm over all entries."""
-        return math.sqrt(sum(float(v.double().square().sum()) for v in self.values()))
+        norm = self._norm(1.0)
+        if SAFE[0] < norm < SAFE[1]:
+            return norm
+        # squares may have vanished, or have no end: once more, in units of the largest entry
+        top = max((float(v.abs().max()) for v in self.values() if v.numel()), default=0.0)
+        return self._norm(top) if math.isfinite(top) and top > 0 else norm
+
+    def _norm(self, unit: float) -> float:
+        squares = (float((v.double() / unit).square().sum()) for v in self.values())
+        return unit * math.sqrt(sum(squares))
 
     def norms(self) -> dict[str, float]:
         """Return the norm of each tensor by itself."""
@@ -71,12 +83,13 @@ class Params(dict[str, Tensor]):
         One that is not finite counts for nothing.
         """
         norm = self.norm()
-        if norm <= bound:
-            return self * 1.0
         if not math.isfinite(norm):
             return self.zeros().as_released(self.released)
-        # a little less, so that rounding never passes the bound
-        return self * (bound / norm * (1 - 1e-6))
+        least = bound * (1 - HAIR)
+        if norm <= least:
+            return self * 1.0
+        # in double precision: the factor alone may be too small for a single number
+        return self._like((v.double() * (least / norm)).to(v.dtype) for v in self.values())
 
     def size(self) -> int:
         """Return how many numbers there are."""

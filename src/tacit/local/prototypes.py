@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import Client, Params, Predictor, check_number, load_params, params_of
+from tacit.core import Client, Params, Predictor, check_clip, check_number, load_params, params_of
 from tacit.local.sgd import Correction, check_once, network
 from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
 from tacit.privacy.perexample import clipped_sum
@@ -132,6 +132,10 @@ class Private:
     z_prototypes: float  # noise multiplier of the prototypes, released once in a round
     radius: float  # norm of the embeddings
 
+    def __post_init__(self) -> None:
+        check_clip("clip", self.clip)
+        check_clip("radius", self.radius)
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -151,7 +155,7 @@ class Episodes:
         check_number("local.batch", self.batch, at_least=1, whole=True)
         check_number("local.decay", self.decay, above=0, at_most=1)
         check_number("local.weight_decay", self.weight_decay, at_least=0)
-        check_number("local.max_norm", self.max_norm, above=0)
+        check_clip("local.max_norm", self.max_norm)
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction, private: Private | None = None
@@ -227,13 +231,15 @@ def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes
 
     An example adds a vector of norm R = ``radius`` to one sum and R to one (scaled) count, so
     adding or removing it moves both together by at most sqrt(2) R. Means, and the choice of classes
-    whose count stands out of the noise, are post-processing.
+    whose count stands out of the noise, are post-processing. Sums are in double precision: their
+    rounding is far below the hair by which rows are clipped below the bound.
     """
     R = private.radius
     features, labels = embedded(me, embed)
-    sums, counts = class_sums(clip_rows(features, R), labels, classes_of(me))
+    sums, counts = class_sums(clip_rows(features.double(), R), labels, classes_of(me))
     what, exact = f"{me.task} prototypes".strip(), Params(sums=sums, counts=R * counts)
     noisy = gaussian(me, what, exact, sensitivity=2**0.5 * R, z=private.z_prototypes)
+    noisy = Params({k: v.to(features.dtype) for k, v in noisy.items()})
     seen = noisy["counts"] / R
     known = seen > max(1.0, 2 * 2**0.5 * private.z_prototypes)
     return Prototypes(noisy["sums"] / seen.clamp(min=1).unsqueeze(1), known)

@@ -21,6 +21,7 @@ from tacit.core import (
     Predictor,
     Release,
     Sampling,
+    check_clip,
     check_number,
     load_params,
     params_of,
@@ -74,6 +75,8 @@ class SGD:
         check_number("sgd.momentum", self.momentum, at_least=0, below=1)
         check_number("sgd.weight_decay", self.weight_decay, at_least=0)
         check_number("sgd.clip", self.clip, at_least=0)
+        if self.clip:
+            check_clip("sgd.clip", self.clip)
         check_number("sgd.z", self.z, at_least=0)
         check_number("sgd.epsilon", self.epsilon, at_least=0)
         if (self.z or self.epsilon) and not self.clip:
@@ -207,6 +210,7 @@ def check_once(me: Client) -> None:
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     """Return the sum of the gradients of all of a client's examples at ``x``, each clipped by itself."""
+    check_clip("clip", clip)
     check_once(me)
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))

@@ -26,6 +26,7 @@ from tacit.core import (
     Release,
     Sampling,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     some,
@@ -49,7 +50,7 @@ class CLFL:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("z", self.z, at_least=0)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property

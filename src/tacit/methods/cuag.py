@@ -39,6 +39,7 @@ from tacit.core import (
     Reply,
     Sampling,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     mean,
@@ -104,8 +105,11 @@ class CUAG:
         check_rounds(self.rounds, self.per_round)
         for name in ("mu", "epsilon", "fixed_clip"):
             check_number(name, getattr(self, name), at_least=0)
-        for name in ("clip", "radius", "alpha"):
-            check_number(name, getattr(self, name), above=0)
+        check_number("alpha", self.alpha, above=0)
+        check_clip("clip", self.clip)
+        check_clip("radius", self.radius)
+        if self.fixed_clip:
+            check_clip("fixed_clip", self.fixed_clip)
         if self.mu:
             check_number("mu", self.mu, at_least=LEAST_MU)
         for mu in self.mus:

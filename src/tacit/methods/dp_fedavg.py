@@ -25,6 +25,7 @@ from tacit.core import (
     Reply,
     Sampling,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     task,
@@ -56,7 +57,7 @@ class DPFedAvg:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, 0)
         check_number("q", self.q, above=0, at_most=1)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         check_number("z", self.z, at_least=0)
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("server_lr", self.server_lr, above=0)

@@ -38,6 +38,7 @@ from tacit.core import (
     Reply,
     Sample,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     mean,
@@ -97,7 +98,7 @@ class KDDPFL(Teaching):
             check_number(name, getattr(self, name), at_least=0)
         check_number("ratio", self.ratio, above=0)
         check_number("K_max", self.K_max, at_least=0, whole=True)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         if self.mode == "paper" and self.labels not in ("auto", "vote"):
             raise BadInput(
                 f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"

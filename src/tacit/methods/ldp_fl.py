@@ -29,6 +29,7 @@ from tacit.core import (
     Reply,
     Unit,
     check_choice,
+    check_clip,
     check_number,
     check_rounds,
     mean,
@@ -91,7 +92,7 @@ class LDPFL:
         check_choice("mode", self.mode, MODES)
         for epsilon in (self.epsilon, *self.epsilons):
             check_number("epsilon", epsilon, above=0)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         if self.epsilons and self.epsilon != LDPFL.epsilon:
             raise BadInput(
                 f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already (epsilons)"

@@ -27,6 +27,7 @@ from tacit.core import (
     Release,
     Reply,
     Sample,
+    check_clip,
     check_number,
     task,
 )
@@ -65,8 +66,8 @@ class Moments:
     def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon, above=0)
         check_number("share", self.share, above=0, below=1)
-        check_number("s", self.s, above=0)
-        check_number("R", self.R, above=0)
+        check_clip("s", self.s)
+        check_clip("R", self.R)
 
     def init(self, x0: Params) -> State:
         return State(Params({}))

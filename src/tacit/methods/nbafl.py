@@ -27,6 +27,7 @@ from tacit.core import (
     Release,
     Reply,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     mean,
@@ -54,7 +55,7 @@ class NbAFL:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         check_number("L", self.L, at_least=1, whole=True)
         check_number("mu", self.mu, at_least=0)
         self.sgd.refuse_clip(FOR_CLIENTS)

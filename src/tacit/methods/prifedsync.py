@@ -27,6 +27,7 @@ from tacit.core import (
     Release,
     Reply,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     task,
@@ -53,7 +54,7 @@ class PriFedSync:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("sigma", self.sigma, at_least=0)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         check_number("alpha", self.alpha, above=0)
 
     def init(self, x0: Params) -> State:

@@ -26,6 +26,7 @@ from tacit.core import (
     Release,
     Reply,
     Unit,
+    check_clip,
     check_number,
     check_rounds,
     mean,
@@ -51,7 +52,7 @@ class UDP:
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("epsilon", self.epsilon, above=0)
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property

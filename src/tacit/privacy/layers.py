@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tacit.core import Params
+from tacit.core import Params, in_clip_range
 
 LEAST = 0.01  # of the whole: the bound of a layer with hardly any weight
 WITHIN = "within bounds"  # the name that the layers' bits go by, beside the layers
@@ -78,7 +78,10 @@ class LayerBounds:
         layers = Params({k: v for k, v in u.items() if k != WITHIN}).as_released(u.released)
         # of clients within, less one half
         share = (u[WITHIN] / math.sqrt(BITS / len(layers)) / 2).tolist()
-        c = {k: self.c[k] * math.exp(-RATE * more) for k, more in zip(layers, share, strict=True)}
+        c = {
+            k: in_clip_range(self.c[k] * math.exp(-RATE * more))
+            for k, more in zip(layers, share, strict=True)
+        }
         return self.unscaled(layers / math.sqrt(1 - BITS)), c
 
 

@@ -35,7 +35,9 @@ from tacit.core import (
     Sample,
     Sampling,
     Unit,
+    check_clip,
     check_number,
+    in_clip_range,
     weighted_sum,
 )
 from tacit.privacy.noise import Source, normal_like, source
@@ -96,7 +98,7 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
     plus noise, so adding or removing all of it (an absent client sends noise around zero) moves the
     point by at most ``clip``.
     """
-    check_number("clip", clip, above=0)
+    check_clip("clip", clip)
     return gaussian(me, what, dx.clipped(clip), sensitivity=clip, z=z, unit="client")
 
 
@@ -121,7 +123,7 @@ class PrivateSteps:
     left: int = field(init=False)
 
     def __post_init__(self) -> None:
-        check_number("clip", self.clip, above=0)
+        check_clip("clip", self.clip)
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
         me, event = self.me, Gaussian(float(self.z))
@@ -209,7 +211,7 @@ def gaussian_mean(
     everybody in it pays, whether they replied or not, and nothing is amplified. ``noise_z`` above
     ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
     """
-    check_number("clip", clip, above=0)
+    check_clip("clip", clip)
     check_number("z", z, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
     lines = (
@@ -403,18 +405,21 @@ class AdaptiveClip:
         return float((self.z**-2 - (2 * self.bit_noise) ** -2) ** -0.5) if self.z else 0.0
 
     def next(self, cohort: Cohort, clip: float, below: Sequence[bool], t: int) -> float:
-        """Return the next clip; its noise is paid for by :attr:`update_z`."""
+        """Return the next clip, in the range of clips; its noise is paid for by :attr:`update_z`."""
         draw = source(cohort.noise, cohort.rng("clip", t))
         noisy = sum(float(b) - 0.5 for b in below) + self.bit_noise * float(draw.normal(1)[0])
-        return clip * math.exp(-self.lr * (noisy / self.out_of + 0.5 - self.quantile))
+        share = noisy / self.out_of + 0.5
+        return in_clip_range(clip * math.exp(-self.lr * (share - self.quantile)))
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
     """Return rows with Euclidean norm at most ``bound``.
 
-    A row that is not finite counts for nothing.
+    A row that is not finite, or whose norm is not, counts for nothing.
     """
-    norms = torch.linalg.vector_norm(rows.flatten(1), dim=1)
-    scale = torch.where(norms <= bound, 1.0, bound * (1 - 1e-6) / norms)
-    scale = torch.where(norms.isfinite(), scale, 0.0)
-    return torch.nan_to_num(rows, posinf=0.0, neginf=0.0) * scale.view(-1, *(1,) * (rows.dim() - 1))
+    # in double precision, where the square of any single number has its place
+    norms = torch.linalg.vector_norm(rows.flatten(1).double(), dim=1)
+    # a little less than the bound, so that rounding cannot pass it
+    scale = (bound * (1 - 1e-6) / norms).clamp(max=1.0)
+    scale = torch.where(norms.isfinite(), scale, 0.0).view(-1, *(1,) * (rows.dim() - 1))
+    return (torch.nan_to_num(rows, posinf=0.0, neginf=0.0) * scale).to(rows.dtype)

@@ -8,15 +8,19 @@ as the usual weight gradient), its norm is taken, and sum_i c_i G_i is read off.
 large and the layer sees few positions, the norm comes from Gram matrices instead, ||G_i||^2 = <A_i
 A_i^T, U_i U_i^T>, and the weighted sum from one product over all examples. Everything here keeps to
 the memory layout of its input; channels-last is the fast one.
+
+Squares of small numbers vanish in single precision, and squares of large ones have no end. So each
+squared norm comes with what may be missing from it. An example for which that could matter is done
+again in double precision, where the square of a product of any two single numbers is exact enough.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,6 +37,62 @@ BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache u
 FEW = 4
 # to write and twice read a number of G_i takes about as long as this many products of a Gram matrix
 MEMORY = 32
+# by which gradients end up below the clip, so that rounding cannot pass it
+HAIR = 1e-5
+# numbers whose squares are added up in single precision: of 100,000 alike, rounding would leave out
+# one in 10,000
+STRETCH = 1024
+# of a squared norm may be missing in single precision: more than that, and double has to be used
+MISSING = 1e-6
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Squared norms, one for each example, in double precision.
+
+    The true ones are at most ``value + missing``, but for rounding: squares below the smallest
+    number that their precision can hold were lost.
+    """
+
+    value: Tensor
+    missing: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Squares:
+        """Return the squared norms of rows (n, ...)."""
+        flat = rows.flatten(1)
+        return cls.added(norms_of(flat), flat.shape[1])
+
+    @classmethod
+    def added(cls, norms: Tensor, numbers: int) -> Squares:
+        """Return the squared norms of rows of so many numbers, given the norms of their parts."""
+        value = norms.double().square().sum(1)
+        return cls(value, torch.full_like(value, numbers * least(norms)))
+
+    def __mul__(self, other: Squares) -> Squares:
+        """Return the squared norms of outer products."""
+        value, whole = self.value * other.value, self.whole * other.whole
+        return Squares(value, whole - value)
+
+    @property
+    def whole(self) -> Tensor:
+        """What the squared norms are at most."""
+        return self.value + self.missing
+
+
+def norms_of(flat: Tensor) -> Tensor:
+    """Return the norms of stretches of rows, (n, stretches)."""
+    whole = flat.shape[1] - flat.shape[1] % STRETCH
+    rest: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
+    if not whole:
+        return rest
+    stretches = flat[:, :whole].view(len(flat), whole // STRETCH, STRETCH)
+    return torch.cat([torch.linalg.vector_norm(stretches, dim=2), rest], 1)
+
+
+def least(t: Tensor) -> float:
+    """Return below what a square is lost in a tensor's precision."""
+    return torch.finfo(t.dtype).tiny
 
 
 @dataclass(frozen=True)
@@ -40,24 +100,26 @@ class Piece:
     """One parameter's gradients: the squared norm for each example, and the sum for given weights."""
 
     parameter: nn.Parameter
-    squares: Tensor
+    squares: Squares
     weighted: Callable[[Tensor], Tensor]
 
 
 def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
     """Return the piece of gradients that are formed already, one per example."""
     flat = G.flatten(1)
-    squares = torch.linalg.vector_norm(flat, dim=1).square()
-    return Piece(parameter, squares, lambda c: (c @ flat).view(G.shape[1:]))
+    return Piece(parameter, Squares.of(flat), lambda c: (c @ flat).view(G.shape[1:]))
 
 
-def inner(K: Tensor, M: Tensor) -> Tensor:
-    """Return <K_i, M_i> of Gram matrices and a little more.
+def inner(K: Tensor, M: Tensor, depth: int) -> Squares:
+    """Return <K_i, M_i> of Gram matrices, each a sum over ``depth`` products, and a little more.
 
     Where positions cancel, rounding must not make it less.
     """
-    traces = K.diagonal(dim1=1, dim2=2).sum(1) * M.diagonal(dim1=1, dim2=2).sum(1)
-    return (K * M).sum((1, 2)) + 16 * torch.finfo(K.dtype).eps * traces
+    k, m = (t.diagonal(dim1=1, dim2=2).sum(1).double() for t in (K, M))
+    value = (K * M).sum((1, 2)).double() + 32 * torch.finfo(K.dtype).eps * k * m
+    # no entry is larger than a trace; each may lack as much, and so may each product of two
+    lost = depth * least(K)
+    return Squares(value, K.shape[1] ** 2 * (lost * (k + m) + lost**2 + least(K)))
 
 
 def product(
@@ -70,11 +132,11 @@ def product(
     n, out, inside = len(L), L[0].numel() // positions, R[0].numel() // positions
     if positions == 1:
         a, u = L.reshape(n, out), R.reshape(n, inside)
-        squares = a.square().sum(1) * u.square().sum(1)
+        squares = Squares.of(a) * Squares.of(u)
         return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
     if positions**2 * (out + inside) < MEMORY * out * inside:
         L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
-        squares = inner(L.mT @ L, R @ R.mT)
+        squares = inner(L.mT @ L, R @ R.mT, max(out, inside))
         return Piece(
             parameter,
             squares,
@@ -84,8 +146,9 @@ def product(
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
         torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
-        parts.append(formed(parameter, part).squares)
-    return Piece(parameter, torch.cat(parts), lambda c: shape((c @ G.flatten(1)).view(out, inside)))
+        parts.append(norms_of(part.flatten(1)))
+    squares = Squares.added(torch.cat(parts), out * inside)
+    return Piece(parameter, squares, lambda c: shape((c @ G.flatten(1)).view(out, inside)))
 
 
 class Layer(ABC):
@@ -298,10 +361,10 @@ class Embedding(Layer):
             rows = rows * (index != pad).unsqueeze(2)
         # an index met twice adds up
         alike = (index.unsqueeze(1) == index.unsqueeze(2)).to(rows.dtype)
-        squares = inner(alike, rows @ rows.mT)
+        squares = inner(alike, rows @ rows.mT, rows.shape[2])
 
         def weighted(c: Tensor) -> Tensor:
-            out = torch.zeros_like(weight)
+            out = rows.new_zeros(weight.shape)
             return out.index_add_(0, index.flatten(), (c[:, None, None] * rows).flatten(0, 1))
 
         return Piece(weight, squares, weighted)
@@ -393,11 +456,35 @@ def _two(t: Any, first: int) -> tuple[int, int]:
     return (first, a[0]) if len(a) == 1 else (a[0], a[1])
 
 
+@dataclass
+class Notes:
+    """What the taps of a network have noted in a backward pass."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    exactly: bool = False  # gradients of examples are to be formed in double precision
+
+    def add(self, layer: Layer, x: Tensor, g: Tensor) -> None:
+        """Note the gradients of a layer's parameters, given its input and its output's gradient."""
+        if self.exactly:
+            x, g = x.double() if x.is_floating_point() else x, g.double()
+        self.pieces += layer.pieces(x, g)
+
+    def squares(self) -> Squares:
+        """Return the squared norms over all parameters."""
+        each = [piece.squares for piece in self.pieces]
+        return Squares(sum_of(s.value for s in each), sum_of(s.missing for s in each))
+
+
+def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of tensors of one shape."""
+    return torch.stack(list(tensors)).sum(0)
+
+
 class Tap(torch.autograd.Function):
     """A layer whose backward pass notes what the weights' gradients follow from, and goes on."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, start: Tensor, layer: Layer, notes: list[Piece]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, start: Tensor, layer: Layer, notes: Notes) -> Tensor:
         """Compute the output.
 
         ``start`` needs a gradient, so that autograd follows a layer on plain inputs too.
@@ -410,12 +497,12 @@ class Tap(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         """Note the pieces and return the input's gradient."""
         (x,), (g,) = ctx.saved_tensors, grads
-        ctx.notes += ctx.layer.pieces(x, g)
+        ctx.notes.add(ctx.layer, x, g)
         return (ctx.layer.input_grad(x, g) if ctx.needs_input_grad[0] else None), None, None, None
 
 
 @contextmanager
-def tapped(model: nn.Module, notes: list[Piece], rows: int = 1) -> Iterator[None]:
+def tapped(model: nn.Module, notes: Notes, rows: int = 1) -> Iterator[None]:
     """Replace the forward function of every layer with trainable parameters by a tap."""
     start = torch.zeros((), requires_grad=True, device=next(model.parameters()).device)
     layers = [
@@ -470,40 +557,76 @@ def clipped_sum(
     micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
-    notes: list[Piece] = []
+    notes = Notes()
     with tapped(model, notes, rows):
         for start in range(0, len(inputs), micro):
             x, y = inputs[start : start + micro], labels[start : start + micro]
             norms.append(_add_clipped(partial(loss, model), x, y, notes, clip, total))
-    return total, torch.cat(norms)
+    return total, torch.cat(norms).to(next(iter(total.values())).dtype)
 
 
 def _add_clipped(
     loss: Callable[[Tensor, Tensor], Tensor],
     x: Tensor,
     y: Tensor,
-    notes: list[Piece],
+    notes: Notes,
     clip: float,
     total: dict[nn.Parameter, Tensor],
 ) -> Tensor:
-    notes.clear()
-    torch.autograd.backward(loss(x, y).sum())
-    if len({piece.parameter for piece in notes}) < len(notes):
-        raise BadInput(
-            "model: a layer is used more than once in a forward pass, which per-example clipping cannot do"
-        )
-    norms = torch.stack([piece.squares for piece in notes]).sum(0).sqrt()
-    if not (fine := norms.isfinite()).all():
-        if fine.any():
-            _add_clipped(loss, x[fine], y[fine], notes, clip, total)
+    """Add the clipped gradients of some examples to the total; return their norms before that."""
+    squares = _squares(loss, x, y, notes)
+    norms = squares.value.sqrt()
+    unsure = doubtful(squares, clip)
+    if not unsure.any():
+        _add(notes, (clip * (1 - HAIR) / squares.whole.sqrt()).clamp(max=1.0), total)
         return norms
-    # a little less, so that rounding cannot pass it
-    c = torch.where(norms <= clip, 1.0, clip * (1 - 1e-5) / norms)
-    with torch.no_grad():
-        for piece in notes:
-            total[piece.parameter] += piece.weighted(c)
-    notes.clear()
+    if not unsure.all():
+        _add_clipped(loss, x[~unsure], y[~unsure], notes, clip, total)
+    if not notes.exactly:
+        norms[unsure] = _exactly(loss, x[unsure], y[unsure], notes, clip, total)
     return norms
+
+
+def _exactly(loss: Any, x: Tensor, y: Tensor, notes: Notes, clip: float, total: Any) -> Tensor:
+    """Do the same in double precision; what is not finite there counts for nothing."""
+    notes.exactly = True
+    try:
+        return _add_clipped(loss, x, y, notes, clip, total)
+    finally:
+        notes.exactly = False
+
+
+def _squares(
+    loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, notes: Notes
+) -> Squares:
+    """Let the taps note each example's gradient; return the squared norms."""
+    notes.pieces.clear()
+    torch.autograd.backward(loss(x, y).sum())
+    if len({piece.parameter for piece in notes.pieces}) < len(notes.pieces):
+        raise BadInput(
+            "model: a layer is used more than once in a forward pass, "
+            "which per-example clipping cannot do"
+        )
+    return notes.squares()
+
+
+def doubtful(squares: Squares, clip: float) -> Tensor:
+    """Tell which examples' norms are not known well enough to clip by.
+
+    One that is within the clip whatever is missing needs no better figure.
+    """
+    inside = squares.whole <= (clip * (1 - HAIR)) ** 2
+    known = squares.whole.isfinite() & (squares.missing <= MISSING * squares.value)
+    return ~(inside | known)
+
+
+def _add(notes: Notes, c: Tensor, total: dict[nn.Parameter, Tensor]) -> None:
+    """Add each parameter's gradients, weighted by example, to its total."""
+    with torch.no_grad():
+        for piece in notes.pieces:
+            at = total[piece.parameter]
+            at += piece.weighted(c.to(torch.float64 if notes.exactly else at.dtype))
+    notes.pieces.clear()
 
 
 def check_private(model: nn.Module, shape: Sequence[int]) -> None:

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import BadInput, Client, Diverged, check_choice, check_number
+from tacit.core import BadInput, Client, Diverged, check_choice, check_clip, check_number
 from tacit.privacy.calibrate import noise_for, spend, steps_for
 from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
 from tacit.privacy.perexample import clipped_sum
@@ -88,7 +88,8 @@ class GANSettings:
         check_number("gan.beta1", self.beta1, at_least=0, below=1)
         check_number("gan.beta2", self.beta2, at_least=0, below=1)
         self._check("z", at_least=0)
-        self._check("clip", above=0)
+        if self.clip != "auto":
+            check_clip("gan.clip", self.clip)
         self._check("lr", above=0)
         self._check("discriminator_steps", at_least=1, whole=True)
         self._check("ema", at_least=0, below=1)

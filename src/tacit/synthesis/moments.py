@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Gaussian, Params, Release, check_number
+from tacit.core import Client, ClientId, Gaussian, Params, Release, check_clip, check_number
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows, gaussian
 from tacit.synthesis.features import Dct, Encoder
@@ -258,10 +258,10 @@ class Moments:
 
     def __post_init__(self) -> None:
         check_number("frequencies", self.frequencies, at_least=1, whole=True)
-        check_number("bound", self.bound, above=0)
+        check_clip("bound", self.bound)
         check_number("share", self.share, above=0, below=1)
-        check_number("s", self.s, above=0)
-        check_number("R", self.R, above=0)
+        check_clip("s", self.s)
+        check_clip("R", self.R)
 
     def terms(self, epsilon: float, delta: float) -> Terms:
         """Return the constants of a release that costs (epsilon, delta)."""

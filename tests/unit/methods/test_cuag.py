@@ -234,7 +234,8 @@ def test_clipped_layers_have_norm_one_together_and_come_back_within_their_bounds
     for k, t in bounds.unscaled(u).items():
         assert t.norm() <= c[k] * (1 + 1e-9)
         if v[k].norm() <= c[k]:
-            torch.testing.assert_close(t, v[k])
+            # at its bound, it is clipped by a hair
+            torch.testing.assert_close(t, v[k], rtol=2e-6, atol=1e-12)
     noise = sum(v[k].numel() * (c[k] / bounds.a[k]) ** 2 for k in c)
     # of one clip with the same joint norm
     assert noise <= v.size() * sum(b**2 for b in c.values()) * (1 + 1e-9)
