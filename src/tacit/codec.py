@@ -20,7 +20,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tacit.core import BadInput, Params
+from tacit.core import BadInput, Params, PublicFloat, PublicInt
 
 
 def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
@@ -57,14 +57,17 @@ def _name(key: object) -> str:
 
 
 def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any:
-    """Rebuild what :func:`encode` took apart; ``known``.
+    """Rebuild what :func:`encode` took apart.
 
-    It comes from the server, so all of it is released.
+    Args:
+        text: the JSON skeleton
+        tensors: what it points to
+        known: it comes from the server, so its points are released and its numbers public
     """
 
     def go(o: Any) -> Any:
         if not isinstance(o, dict):
-            return o
+            return _public(o) if known else o
         kind = o["$"]
         items: Any = o.get("items")
         if kind == "tensor":
@@ -79,6 +82,13 @@ def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any
         return _dataclass(kind)(**built)
 
     return go(json.loads(text))
+
+
+def _public(o: Any) -> Any:
+    """Return a number as a public one, anything else as it is."""
+    if isinstance(o, bool) or not isinstance(o, int | float):
+        return o
+    return PublicInt(o) if isinstance(o, int) else PublicFloat(o)
 
 
 def _dataclass(kind: str) -> Any:

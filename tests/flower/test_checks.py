@@ -16,6 +16,7 @@ from hospitals import free_port
 from lab import SEED, federation
 
 from tacit import privacy
+from tacit.apps import cluster
 from tacit.apps.gate import Gate
 from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.site import Refused, Site
@@ -34,15 +35,18 @@ from tacit.core import (
 )
 from tacit.data.partition import Split
 from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
-from tacit.engines.node import Answer, Head, sample_rng
+from tacit.engines.node import Answer, Head, Refusal, sample_rng
 from tacit.engines.store import read_ledger
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg
-from tacit.methods.fedavg import Update, train
+from tacit.methods.fedavg import FedAvg, Update, train
+from tacit.methods.ldp_fl import LDPFL
+from tacit.methods.ldp_fl import train as ldp_train
 from tacit.methods.local import Local
 from tacit.methods.pfldyn import PFLDyn
 from tacit.methods.scaffold import train as scaffold_train
 from tacit.models import build
+from tacit.run.conduct import Plan
 from tacit.run.evaluate import score
 from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import RunDir
@@ -181,7 +185,7 @@ def test_a_budget_counts_all_runs(site):
     other = replace(CHARTER, run="f" * 16)
     with pytest.raises(BudgetReached):
         ask(site, private, charter=other)
-    assert not (site.folder / other.run / "1" / "ledger.jsonl").exists()
+    assert len(read_ledger(site.folder / other.run / "1" / "ledger.jsonl")) == 0
     site.budget = 2.5 * once
     ask(site, private, charter=other)
     with pytest.raises(BudgetReached):  # without noise, nothing at all
@@ -192,6 +196,30 @@ def test_a_run_has_a_budget_of_its_own(site):
     with pytest.raises(BudgetReached):
         ask(site, charter=replace(CHARTER, budget=3.0))
     ask(site, tally(x=X), kind="look", charter=replace(CHARTER, run="e" * 16))
+
+
+def test_a_budget_for_whole_clients_is_told_to_sites_and_kept(site):
+    """It used to be told for examples only: a budget of 1 ended at 10."""
+    method = LDPFL(mode="update", epsilon=10.0, rounds=4)
+    setting = Setting(model="mlp", noise="os", budget=1.0)
+    charter = venue(0, site.facts(), experiment=Experiment(method, setting)).charter()
+    assert (charter.budget, charter.unit, charter.observer) == (1.0, "client", "server")
+    update = ldp_train(x=X, promise=method.promise(4, 1.0, 1e-5), epsilons=[], sgd=SGD())
+    with pytest.raises(BudgetReached):
+        ask(site, update, charter=replace(CHARTER, budget=1.0, unit="client"))
+    ask(site, update, charter=replace(CHARTER, budget=20.0, unit="client", run="e" * 16))
+
+
+def test_clients_of_a_cluster_have_the_budget_of_the_experiment(tmp_path):
+    """They had none at all: a budget of 0.1 ended at 11."""
+    plan = Plan.of(Experiment(FedAvg(rounds=1, sgd=SGD(clip=1.0, z=1.0)), Setting(budget=0.1)))
+    RunDir.create(tmp_path / "run", plan.experiment)
+    world = cluster._world(str(tmp_path / "run"))
+    call = train(x=params_of(plan.model), sgd=plan.experiment.method.sgd)
+    refusal = unpack(world.serve("ask", head(call), call))
+    assert isinstance(refusal, Refusal)
+    assert refusal.error == "BudgetReached"
+    assert refusal.ledger == []
 
 
 def test_reports_about_test_data_are_in_the_ledger(site):
@@ -262,10 +290,13 @@ def test_the_gate_closes_quietly_while_a_site_waits(caplog):
     assert [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING] == []
 
 
-def venue(sample_seed, facts, clients=30):
+OPEN = Experiment(DPFedAvg(rounds=4), Setting(model="mlp", noise="os"))
+
+
+def venue(sample_seed, facts, clients=30, experiment=OPEN):
     names = {f"{i:02d}": str(i) for i in range(clients)}
     return AtSites.of(
-        Experiment(DPFedAvg(rounds=4), Setting(model="mlp", noise="os")),
+        experiment,
         dict.fromkeys(names, facts),
         clients,
         open=lambda charter: Sites(None, names, charter, nodes=dict, deadline=1.0, limit=1 << 20),
@@ -277,7 +308,7 @@ def venue(sample_seed, facts, clients=30):
 @pytest.mark.parametrize("law", [Poisson(0.5), Fixed(10)])
 def test_who_takes_part_does_not_follow_from_what_sites_are_told(site, tmp_path, law):
     secret = 123456789123456789
-    engine, resumed = (venue(secret, site.facts()).engine(RunDir(tmp_path), None) for _ in range(2))
+    engine, resumed = (venue(secret, site.facts()).engine(RunDir(tmp_path)) for _ in range(2))
     chosen = [engine.sample(law, t) for t in range(4)]
     assert chosen == [resumed.sample(law, t) for t in range(4)]
     told = [v for v in asdict(engine.charter).values() if isinstance(v, int)]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit.codec import same
-from tacit.core import Params, load_params, mean, params_of, weighted_sum
+from tacit.core import Params, load_params, mean, params_of, public, weighted_sum
 
 X = Params(w=torch.tensor([[1.0, -2.0], [3.0, 0.5]]), b=torch.tensor([4.0]))
 Y = Params(w=torch.tensor([[0.5, 1.0], [-1.0, 2.0]]), b=torch.tensor([-8.0]))
@@ -98,8 +98,8 @@ def test_clipped_leaves_alone_what_is_inside(bound):
 
 
 def test_clipped_at_the_ends():
-    assert same(X.zeros().clipped(1.0), X.zeros())
-    assert same(X.zeros().clipped(0.0), X.zeros())
+    assert same(X.zeros().clipped(public(1.0)), X.zeros())
+    assert same(X.zeros().clipped(public(0.0)), X.zeros())
     assert X.clipped(0.0).norm() == 0.0
 
 

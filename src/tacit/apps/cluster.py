@@ -10,7 +10,7 @@ installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.codec import unpack
-from tacit.core import ClientId, Ledger, TacitError, TooFewReplies, no_limit
+from tacit.core import ClientId, TooFewReplies
 from tacit.engines.flower import Charter, Sites, letter, opened, packed, post
 from tacit.engines.node import Engine, Head, Serial, World
 from tacit.methods.words import validated
@@ -50,10 +50,7 @@ def answer(message: Message, context: Context) -> Message:
 
 def _reply(kind: str, about: Mapping[str, Any], blob: bytes) -> RecordDict:
     head = validated(Head, dict(about["head"]), "head")
-    try:
-        done = _world(about["charter"]["run"]).serve(kind, head, unpack(blob, known=True))
-    except TacitError as e:
-        return letter("refused", {"why": str(e)}, packed(b""))
+    done = _world(about["charter"]["run"]).serve(kind, head, unpack(blob, known=True))
     return letter("answer", {"ask": head.ask}, packed(done))
 
 
@@ -62,7 +59,7 @@ def _world(folder: str) -> World:
     """Return the experiment's clients; a process makes them once."""
     torch.set_num_threads(1)
     directory = RunDir.open(Path(folder))
-    return Plan.of(directory.experiment()).world(directory, no_limit)
+    return Plan.of(directory.experiment()).world(directory)
 
 
 @dataclass(frozen=True)
@@ -83,36 +80,32 @@ class OnCluster:
         """The experiment's network."""
         return self.plan.model
 
-    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
+    def engine(self, directory: RunDir) -> Engine:
         """Return the clients on the cluster."""
-        s, data, world = (
-            self.experiment.setting,
-            self.plan.federation.dataset,
-            self.plan.world(directory, approve),
-        )
+        s = self.experiment.setting
+        data = self.plan.federation.dataset
+        world = self.plan.world(directory)
         charter = Charter(
             str(self.folder), s.clients, s.seed, s.model, data.shape, len(data.classes), s.delta
         )
-        everyone = {i: i for i in self.plan.federation.everyone}
         engine = Sites(
             self.grid,
-            everyone,
+            {i: i for i in self.plan.federation.everyone},
             charter,
             nodes=cache(partial(_nodes, self.grid)),
             deadline=3600.0,
             limit=LIMIT,
+            ours=True,
         )
-        engine.at_server, engine.public, engine.noise = (
-            world.own,
-            self.plan.federation.public(),
-            s.noise,
-        )
+        engine.at_server = world.own
+        engine.public = self.plan.federation.public()
+        engine.noise = s.noise
         engine.compress = world.compress
         return engine
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Evaluate at the server, which has all data in a simulation."""
-        here = Serial(self.plan.world(RunDir(self.folder), no_limit))
+        here = Serial(self.plan.world(RunDir(self.folder)))
         here.accepted = engine.accepted
         return evaluate(self.experiment.method, s, here, self.plan.federation, 1).line()
 

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from flwr.app import RecordDict
 
-from tacit import __version__, privacy
+from tacit import __version__
 from tacit.codec import encode, pack, unpack, write_atomically
 from tacit.compress import Compressor
 from tacit.core import (
     BadInput,
     Call,
+    Client,
     ClientId,
     Ledger,
     Noise,
@@ -41,10 +42,11 @@ from tacit.core import (
 from tacit.data.examples import Dataset
 from tacit.data.partition import Split
 from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
-from tacit.engines.node import Answer, Head, World, check_finite
+from tacit.engines.node import Answer, Head, Refusal, World, charge_failure, check_finite
 from tacit.engines.store import ClientStore, read_ledger
 from tacit.methods.words import validated
 from tacit.models import build
+from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
 from tacit.run.sites import MEASURES, Tally, holding, tally_own
 
@@ -117,13 +119,12 @@ class Site:
         store = world.store(head.client)
         self._check_order(store, head)
         log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
-        done = (
-            world.serve("ask", head, call)
-            if kind == "ask"
-            else pack(self._report(world, head, call))
-        )
+        with torch.random.fork_rng(devices=[]):
+            done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
         _make_durable(store.folder / "ledger.jsonl")
-        return done
+        if isinstance(done, Refusal):
+            raise _refused(done)
+        return pack(done)
 
     def _world(self, charter: Charter, client: ClientId) -> World:
         """Return this site as a client of a run. The first message of a run fixes its charter."""
@@ -192,15 +193,12 @@ class Site:
 
     def _approve(self, charter: Charter, ledger: Ledger) -> None:
         """Refuse what would pass the run's budget, or this site's own, which counts all runs."""
-        check = partial(privacy.approve, unit="example", observer="server")
-        check(ledger, budget=charter.budget or math.inf, delta=charter.delta)
+        told = charter.budget or math.inf
+        Budget(told, charter.unit, charter.observer, charter.delta).check(ledger)
         if self.budget < math.inf:
             client = next((line.owner.removeprefix("test:") for line in ledger), "0")
-            check(
-                Ledger([*ledger, *self._past(charter.run, client)]),
-                budget=self.budget,
-                delta=self.delta,
-            )
+            every = Ledger([*ledger, *self._past(charter.run, client)])
+            Budget(self.budget, delta=self.delta).check(every)
 
     def _past(self, run: str, client: ClientId) -> list[Release]:
         """Return what other runs released, as if it had been this client of this run."""
@@ -212,34 +210,45 @@ class Site:
                     lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner))
         return lines
 
-    def _report(self, world: World, head: Head, call: Call[Any]) -> Answer:
+    def _report(self, world: World, head: Head, call: Call[Any]) -> Answer | Refusal:
         """Measure a model on this site's test data, and report as much as the site allows.
 
-        The ledger says what.
+        The ledger says what, before it is known.
         """
         if self.metrics == 0:
             raise Refused("metrics: this site does not report any")
         store = world.store(head.client)
-        with torch.random.fork_rng(devices=[]):
-            counted: Tally = world.look(head, call)
-            me = world.client(call.task, head.client, head.round, {}, store.ledger())
-        if call.task == tally_own.name:
-            without_guarantee(
-                me, "metrics", "metrics of a personal model depend on its training data"
-            )
+        me = world.client(call.task, head.client, head.round, {}, store.ledger())
         examiner = replace(me, id=f"test:{head.client}")
-        if self.metrics == math.inf:
-            why = "the counts of right and wrong on test data, not training data, are exact"
-            without_guarantee(examiner, "metrics", why)
-        else:
-            # a test example is in one of them, once
-            counts = np.array([counted.right, counted.wrong])
-            noisy = discrete_laplace(
-                examiner, "metrics", counts, epsilon=self.metrics
-            ).value.tolist()
-            counted = Tally(noisy[0], noisy[1], None)
-        store.write_ledger(me.spent)
-        return Answer(counted, False, list(me.spent))
+        try:
+            if call.task == tally_own.name:
+                why = "metrics of a personal model depend on its training data"
+                without_guarantee(me, "metrics", why)
+            if self.metrics == math.inf:
+                why = "the counts of right and wrong on test data, not training data, are exact"
+                without_guarantee(examiner, "metrics", why)
+            counted: Tally = world.look(head, call)
+            if self.metrics < math.inf:
+                counted = self._noisy(examiner, counted)
+            return Answer(counted, False, list(me.spent))
+        except Exception as e:
+            return Refusal.of(e, charge_failure(me, head, e))
+        finally:
+            store.write_ledger(me.spent)
+
+    def _noisy(self, examiner: Client, counted: Tally) -> Tally:
+        """Return counts with noise: a test example is in one of them, once."""
+        counts = np.array([counted.right, counted.wrong])
+        noisy = discrete_laplace(examiner, "metrics", counts, epsilon=self.metrics).value.tolist()
+        return Tally(noisy[0], noisy[1], None)
+
+
+def _refused(refusal: Refusal) -> TacitError:
+    """Return what the server is told of a refusal: the words of an unforeseen error stay here."""
+    if (error := refusal.again()) is not None:
+        return error
+    log.error("failed: %s", refusal.words)
+    return Refused("this site failed to do it; see its log")
 
 
 def _dict(about: Mapping[str, Any], key: str) -> dict[str, Any]:

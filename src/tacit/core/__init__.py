@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         Released,
         Sampling,
         Unit,
+        is_public,
+        public,
         union,
         unnoised,
     )
@@ -69,7 +71,7 @@ _WHERE = {
     ),
     "ledger": (
         "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
-        "Pure Relation Release Released Sampling Unit union unnoised"
+        "Pure Relation Release Released Sampling Unit is_public public union unnoised"
     ),
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
@@ -129,11 +131,13 @@ __all__ = [
     "check_number",
     "check_rounds",
     "in_clip_range",
+    "is_public",
     "load_params",
     "mean",
     "most_rounds",
     "no_limit",
     "params_of",
+    "public",
     "rng_for",
     "seed_for",
     "some",

@@ -16,6 +16,7 @@ from torch import nn
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
 
 ClientId = str
+APART = 1 << 20  # between the numbers of two requests: more lines than one task writes
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,16 +42,18 @@ class Client:
     approve: Callable[[Ledger], None] = no_limit  # raises where a ledger would pass the budget
 
     task: str = ""  # the name of the task that runs
+    # with seeded noise: which of the different requests of this name in this round it is
+    attempt: int = 0
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
     classes: int = 0  # how many classes the experiment has, which everybody knows
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.
 
-        The same line twice in one task is two releases. With seeded noise, the same task done again
-        is not.
+        The same line twice in one task is two releases, and so is another request of the same name
+        in the same round. With seeded noise, the very same request done again is not.
         """
-        counted = replace(line, attempt=self.drawn.count(line))
+        counted = replace(line, attempt=self.attempt * APART + self.drawn.count(line))
         self.approve(self.spent.plus(counted))
         self.spent.release(counted)
         self.drawn.append(line)

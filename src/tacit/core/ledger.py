@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -205,8 +205,75 @@ class Released(Generic[T]):
 
 
 class PublicInt(int):
-    """A whole number that is public by assumption, such as the size of a client's data set."""
+    """A whole number that is public: the size of a data set by assumption, or said by the server.
+
+    What is made of public numbers alone is public too: ``me.size * sgd.lr``. A plain number may be
+    anything, so it makes what it meets plain: say ``public(0.5)`` where a constant is meant.
+    """
+
+    def __neg__(self) -> PublicInt:
+        return PublicInt(-int(self))
+
+    def __add__(self, other: Any) -> Any:
+        return _public(int.__add__(self, other), other)
+
+    def __sub__(self, other: Any) -> Any:
+        return _public(int.__sub__(self, other), other)
+
+    def __mul__(self, other: Any) -> Any:
+        return _public(int.__mul__(self, other), other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _public(int.__truediv__(self, other), other)
 
 
 class PublicFloat(float):
-    """A number that follows from public ones."""
+    """A number that follows from public ones; the same rules hold as for :class:`PublicInt`."""
+
+    def __neg__(self) -> PublicFloat:
+        return PublicFloat(-float(self))
+
+    def __add__(self, other: Any) -> Any:
+        return _public(float.__add__(self, other), other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _public(float.__radd__(self, other), other)
+
+    def __sub__(self, other: Any) -> Any:
+        return _public(float.__sub__(self, other), other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _public(float.__rsub__(self, other), other)
+
+    def __mul__(self, other: Any) -> Any:
+        return _public(float.__mul__(self, other), other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _public(float.__rmul__(self, other), other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _public(float.__truediv__(self, other), other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _public(float.__rtruediv__(self, other), other)
+
+
+def is_public(number: object) -> bool:
+    """Tell whether a number is known to be public; a plain one is not."""
+    return isinstance(number, PublicInt | PublicFloat)
+
+
+def public(number: float) -> PublicFloat:
+    """State that a number is a constant or follows from public ones: a reader can check each use.
+
+    >>> public(0.5) * PublicInt(4), is_public(public(0.5) * 4.0)
+    (2.0, False)
+    """
+    return PublicFloat(number)
+
+
+def _public(result: Any, other: object) -> Any:
+    """Return the result of an operation of a public number, public if the other one is."""
+    if not is_public(other) or result is NotImplemented:
+        return result
+    return PublicInt(result) if isinstance(result, int) else PublicFloat(result)

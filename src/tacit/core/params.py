@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from tacit.core.errors import BadInput
+from tacit.core.ledger import PublicInt, is_public
+
 HAIR = 1e-6  # by which a clipped point ends up below its bound, so that rounding cannot pass it
 SAFE = 1e-140, 1e140  # norms whose squares double precision holds
+
+
+def _rebuilt(tensors: dict[str, Tensor], released: bool) -> Params:
+    """Return a point that was sent to another process."""
+    return Params(tensors).as_released(released)
 
 
 class Params(dict[str, Tensor]):
@@ -17,25 +26,36 @@ class Params(dict[str, Tensor]):
 
     ``x - y``, ``0.5 * x`` and ``x.norm()`` read as in a paper.
 
-    A point remembers whether it may leave its client: what is made of released points only is
-    released too.
+    A point remembers whether it may leave its client: what is made of released points and public
+    numbers only is released too. It does not change; one whose tensors are written to is no longer
+    released.
 
     >>> x = Params(w=torch.tensor([3.0, 4.0]))
     >>> (0.5 * x).norm(), x.clipped(1.0).norm()  # doctest: +ELLIPSIS
     (2.5, 0.99999...)
     """
 
-    # came out of a mechanism, or was known to the server before: may leave a client
-    released: bool = False
+    _mark: tuple[int, ...] | None = None  # the state of its tensors when it was released
 
-    def _like(self, values: Iterable[Tensor], other: Params | None = None) -> Params:
-        made = Params(zip(self, values, strict=True))
-        return made.as_released(self.released and (other is None or other.released))
+    @property
+    def released(self) -> bool:
+        """Whether it came out of a mechanism or was known to the server, and has not changed since.
+
+        An empty point never is: it says nothing, and must not pass for a whole one.
+        """
+        return bool(self) and self._mark == self._versions()
+
+    def _versions(self) -> tuple[int, ...]:
+        """Return how often each tensor was changed in place."""
+        return tuple(v._version for v in self.values())
 
     def as_released(self, released: bool = True) -> Params:
         """Mark this point as free to leave its client, or as not."""
-        self.released = released
+        self._mark = self._versions() if released else None
         return self
+
+    def _like(self, values: Iterable[Tensor], released: bool) -> Params:
+        return Params(zip(self, values, strict=True)).as_released(released)
 
     def _of(self, other: Params) -> list[Tensor]:
         if self.keys() != other.keys():
@@ -43,22 +63,35 @@ class Params(dict[str, Tensor]):
         return [other[k] for k in self]
 
     def __add__(self, other: Params) -> Params:
-        return self._like(torch._foreach_add(list(self.values()), self._of(other)), other)
+        values = torch._foreach_add(list(self.values()), self._of(other))
+        return self._like(values, self.released and other.released)
 
     def __sub__(self, other: Params) -> Params:
-        return self._like(torch._foreach_sub(list(self.values()), self._of(other)), other)
+        values = torch._foreach_sub(list(self.values()), self._of(other))
+        return self._like(values, self.released and other.released)
 
     def __mul__(self, scale: float) -> Params:
-        return self._like(torch._foreach_mul(list(self.values()), scale))
+        values = torch._foreach_mul(list(self.values()), scale)
+        return self._like(values, self.released and is_public(scale))
 
     def __truediv__(self, scale: float) -> Params:
-        return self._like(torch._foreach_div(list(self.values()), scale))
+        values = torch._foreach_div(list(self.values()), scale)
+        return self._like(values, self.released and is_public(scale))
 
     __rmul__ = __mul__
 
+    def _immutable(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a point of parameter space does not change; make a new one of it")
+
+    __setitem__ = __delitem__ = __ior__ = _immutable
+    update = pop = popitem = clear = setdefault = _immutable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (dict(self), self.released)
+
     def zeros(self) -> Params:
         """Return the origin of the same space, which says nothing about anybody."""
-        return self._like(torch.zeros_like(v) for v in self.values()).as_released()
+        return self._like((torch.zeros_like(v) for v in self.values()), released=True)
 
     def norm(self) -> float:
         """Return the Euclidean norm over all entries."""
@@ -83,13 +116,19 @@ class Params(dict[str, Tensor]):
         One that is not finite counts for nothing.
         """
         norm = self.norm()
+        released = self.released and is_public(bound)
         if not math.isfinite(norm):
-            return self.zeros().as_released(self.released)
+            return self.zeros().as_released(released)
         least = bound * (1 - HAIR)
         if norm <= least:
-            return self * 1.0
+            return (self * 1.0).as_released(released)
         # in double precision: the factor alone may be too small for a single number
-        return self._like((v.double() * (least / norm)).to(v.dtype) for v in self.values())
+        scaled = ((v.double() * (least / norm)).to(v.dtype) for v in self.values())
+        return self._like(scaled, released)
+
+    def finite(self) -> Params:
+        """Return this point, or the origin if it has a number that is not finite."""
+        return self if math.isfinite(self.norm()) else self.zeros().as_released(self.released)
 
     def size(self) -> int:
         """Return how many numbers there are."""
@@ -101,10 +140,11 @@ def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
     it = iter(parts)
     first, weight = next(it)
     out = first * weight
+    released = out.released
     for point, weight in it:
         torch._foreach_add_(list(out.values()), out._of(point), alpha=weight)
-        out.released = out.released and point.released
-    return out
+        released = released and point.released and is_public(weight)
+    return out.as_released(released)
 
 
 def mean(parts: Iterable[Params | tuple[Params, float]]) -> Params:
@@ -114,10 +154,10 @@ def mean(parts: Iterable[Params | tuple[Params, float]]) -> Params:
     >>> mean([x, y])["w"].item(), mean([(x, 3), (y, 1)])["w"].item()
     (3.0, 2.0)
     """
-    pairs = [p if isinstance(p, tuple) else (p, 1.0) for p in parts]
+    pairs = [p if isinstance(p, tuple) else (p, PublicInt(1)) for p in parts]
     if not pairs:
         raise ValueError("the mean of no points is not defined")
-    whole = sum(w for _, w in pairs)
+    whole = sum((w for _, w in pairs), PublicInt(0))
     return weighted_sum((p, w / whole) for p, w in pairs)
 
 
@@ -131,9 +171,22 @@ def params_of(model: nn.Module) -> Params:
 
 
 def load_params(model: nn.Module, x: Params) -> list[nn.Parameter]:
-    """Copy ``x`` into the model and return its trainable parameters in the order of ``x``."""
-    named = dict(model.named_parameters())
+    """Copy ``x`` into the model and return its trainable parameters in the order of ``x``.
+
+    All of them: a network that kept some of what it held before would pass it off as ``x``.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if named.keys() != x.keys():
+        raise BadInput(
+            f"parameters: {_few(x)}: must be all {len(named)} of the network, {_few(named)}"
+        )
     with torch.no_grad():
         for name, value in x.items():
             named[name].copy_(value)
     return [named[name] for name in x]
+
+
+def _few(names: Iterable[str]) -> str:
+    """Return the first few of some names, so that a line stays a line."""
+    known = sorted(names)
+    return (", ".join(known[:3]) or "none") + (", ..." if len(known) > 3 else "")

@@ -24,9 +24,20 @@ from torch import Tensor
 
 from tacit.codec import pack, unpack
 from tacit.compress.replies import restore
-from tacit.core import BadInput, Call, ClientId, Params, Release, Released, Task, TooFewReplies
+from tacit.core import (
+    BadInput,
+    Call,
+    ClientId,
+    Observer,
+    Params,
+    Release,
+    Released,
+    Task,
+    TooFewReplies,
+    Unit,
+)
 from tacit.data.examples import Examples
-from tacit.engines.node import Answer, Engine, Head, Results, check_finite
+from tacit.engines.node import Answer, Engine, Head, Refusal, Results, check_finite
 
 T = TypeVar("T")
 TYPE = "query.tacit"  # of every message
@@ -58,8 +69,9 @@ class Charter:
     classes: int
     delta: float
     compress: str = "none"  # how updates travel
-    # of the run, for one example against the server, besides the site's own; 0: none
-    budget: float = 0.0
+    budget: float = 0.0  # of the run, besides the site's own; 0: none
+    unit: Unit = "example"  # what that budget is for
+    observer: Observer = "server"  # and against whom
 
 
 @dataclass(frozen=True)
@@ -120,10 +132,11 @@ class Sites(Engine):
         nodes: Callable[[], Mapping[str, int]],
         deadline: float,
         limit: int,
+        ours: bool = False,  # nodes are parts of a simulation: a refusal may stop the run
     ) -> None:
         super().__init__(tuple(sorted(sites)), charter.seed, noise="os", delta=charter.delta)
         self.grid, self.sites, self.charter, self.nodes = grid, dict(sites), charter, nodes
-        self.deadline, self.limit = deadline, limit
+        self.deadline, self.limit, self.ours = deadline, limit, ours
         self.carried_down = self.carried_up = 0  # bytes of calls and answers, over all exchanges
         self.at_server: Callable[[Call[Any], Examples, int], Any] | None = None
 
@@ -160,7 +173,8 @@ class Sites(Engine):
                 failed[client] = f"{self.sites[client]}: {e}"
             self.on_answer(len(got) + len(failed), len(heads))
         self.carried_up += sum(map(len, got.values()))
-        for client, why in misfits({i: sent[i] for i in got}, task).items():
+        answered = {i: s for i, s in sent.items() if not isinstance(s, Refusal)}
+        for client, why in misfits(answered, task).items():
             failed[client] = f"{self.sites[client]}: {why}"
             del got[client]
         return got, failed
@@ -174,9 +188,7 @@ class Sites(Engine):
         blobs, failed = self.exchange("look", blob, heads)
         self.failed = failed | self.failed  # what went wrong in training is worth more
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in ids if i in blobs}
-        self.on_release(
-            self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger
-        )
+        self.learn(r for answer in got.values() for r in answer.ledger)
         return {i: answer.sent for i, answer in got.items()}
 
     def _checked(self, result: RecordDict | str, head: Head, call: Call[Any]) -> tuple[bytes, Any]:
@@ -189,6 +201,8 @@ class Sites(Engine):
         if about.get("ask") != head.ask:
             raise BadInput(f"answers {about.get('ask')!r}, but was asked {head.ask!r}")
         answer = unpack(blob)
+        if self.ours and isinstance(answer, Refusal):
+            return blob, answer
         check_answer(self._expanded(answer, call), head, call)
         return blob, answer.sent
 

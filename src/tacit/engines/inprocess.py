@@ -15,7 +15,6 @@ import copy
 import ctypes
 import gc
 import importlib
-import json
 import os
 import signal
 import sys
@@ -29,8 +28,7 @@ import torch
 import torch.multiprocessing as mp
 
 from tacit.codec import pack, unpack
-from tacit.core import Call, ClientId, TacitError, Task
-from tacit.core import errors as known_errors
+from tacit.core import Call, ClientId, Task
 from tacit.data.examples import Examples
 from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
 
@@ -41,7 +39,6 @@ AHEAD = 2
 # A message is a word of four letters and a body. To a worker: the call of an ask, then heads to
 # answer it for.
 CALL, ASK, LOOK, DIE, STOP = b"call", b"ask_", b"look", b"die_", b"stop"
-GOOD, FAIL = b"good", b"fail"  # from a worker: a packed result, or what went wrong
 
 
 def processors() -> int:
@@ -173,30 +170,7 @@ class Workers(Engine):
             failed[w.waiting.popleft().client] = f"its process ended with {w.process.exitcode}"
             todo.extendleft(reversed(w.waiting))
             return
-        head = w.waiting.popleft()
-        if blob[:4] == GOOD:
-            got[head.client] = blob[4:]
-        else:
-            failed[head.client] = self._failure(json.loads(blob[4:]))
-
-    def _failure(self, error: dict[str, str]) -> str:
-        """Raise a failure that concerns the whole run.
-
-        Return the words of one that concerns a single client.
-        """
-        cls = getattr(known_errors, error["type"], None)
-        if isinstance(cls, type) and issubclass(cls, TacitError):
-            self._drain()
-            raise cls(error["text"])
-        return f"{error['type']}: {error['text']}"
-
-    def _drain(self) -> None:
-        """Take what is still under way, so that the next ask starts clean."""
-        for w in self.workers:
-            while w.waiting:
-                with contextlib.suppress(EOFError, OSError):
-                    w.line.recv_bytes()
-                w.waiting.popleft()
+        got[w.waiting.popleft().client] = blob
 
     def close(self) -> None:
         """End the worker processes."""
@@ -237,9 +211,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
             elif word == DIE:
                 os._exit(1)
             else:
-                line.send_bytes(
-                    attempt(world, "ask" if word == ASK else "look", unpack(body), call)
-                )
+                line.send_bytes(world.serve("ask" if word == ASK else "look", unpack(body), call))
         except (EOFError, OSError):
             return
 
@@ -256,11 +228,3 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
         mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-
-
-def attempt(world: World, kind: str, head: Head, call: Any) -> bytes:
-    """Return a packed result, or what went wrong as text."""
-    try:
-        return GOOD + world.serve(kind, head, call)
-    except Exception as e:
-        return FAIL + json.dumps({"type": type(e).__name__, "text": str(e)}).encode()

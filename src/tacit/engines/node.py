@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.codec import encode, pack, unpack
 from tacit.compress import Compressor
@@ -34,16 +37,19 @@ from tacit.core import (
     Release,
     Released,
     Replies,
+    Reply,
     Sample,
+    TacitError,
     Task,
     TooFewReplies,
     no_limit,
     rng_for,
     seed_for,
 )
+from tacit.core import errors as known_errors
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation, LocalData
-from tacit.engines.store import ClientStore
+from tacit.engines.store import ClientStore, Draws
 
 T = TypeVar("T")
 # kept beside whatever a method keeps: examples that join this client's data from then on
@@ -78,6 +84,40 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """What goes back in place of an answer: why there is none, and all the client has released."""
+
+    error: str  # the name of the exception
+    text: str
+    ledger: list[Release]
+
+    @classmethod
+    def of(cls, e: Exception, ledger: Iterable[Release] = ()) -> Refusal:
+        """Return the refusal for something that went wrong; what is ours says where by itself."""
+        text = str(e) if isinstance(e, TacitError) else f"{e}{_place(e)}"
+        return cls(type(e).__name__, text, list(ledger))
+
+    @property
+    def words(self) -> str:
+        """What is said of a client that refused."""
+        return f"{self.error}: {self.text}"
+
+    def again(self) -> TacitError | None:
+        """Return the error, if it is one that concerns the whole run."""
+        cls = getattr(known_errors, self.error, None)
+        if isinstance(cls, type) and issubclass(cls, TacitError):
+            return cls(self.text)
+        return None
+
+
+def _place(e: Exception) -> str:
+    """Return the line of code that an unforeseen error comes from, for whoever has to mend it."""
+    frames = traceback.extract_tb(e.__traceback__)
+    ours = [f for f in frames if "site-packages" not in f.filename] or list(frames)
+    return f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+
+
+@dataclass(frozen=True)
 class World:
     """Everything a process needs to be any client of a simulation."""
 
@@ -102,29 +142,53 @@ class World:
         round: int,
         kept: Mapping[str, Any],
         spent: Ledger | None = None,
+        attempt: int = 0,
     ) -> Client:
         """Return the client a task will see.
 
         Its batches depend on who and when, not on the method's name.
         """
-        rng = self.generator(task, round, client)
-        examiner = client.startswith("test:")
         test = self.federation.test(client, self.device)
-        data = (
-            test if examiner else self.federation.train(client, self.device).joined(kept.get(POOL))
+        examiner = client.startswith("test:")
+        own = test if examiner else self.federation.train(client, self.device)
+        return Client(
+            client,
+            round,
+            data=own if examiner else own.joined(kept.get(POOL)),
+            test=test,
+            model=self.fresh(),
+            kept={k: v for k, v in kept.items() if k != POOL},
+            rng=self.generator(task, round, client, attempt),
+            noise=self.noise,
+            spent=spent or Ledger(),
+            approve=self.approve,
+            task=task,
+            attempt=attempt,
+            classes=self.classes,
         )
-        mine = {k: v for k, v in kept.items() if k != POOL}
-        rest = (self.noise, spent or Ledger(), self.approve, task)
-        return Client(client, round, data, test, self.model, mine, rng, *rest, classes=self.classes)
+
+    @cached_property
+    def _pristine(self) -> dict[str, Tensor]:
+        """The network's parameters and buffers before any task."""
+        return {name: t.detach().clone() for name, t in _tensors(self.model)}
+
+    def fresh(self) -> nn.Module:
+        """Return the network as it was in the beginning: no task meets what another one left."""
+        with torch.no_grad():
+            for name, t in _tensors(self.model):
+                t.copy_(self._pristine[name])
+        return self.model.train()
 
     @property
     def classes(self) -> int:
         """How many classes the experiment has."""
         return len(self.federation.dataset.classes)
 
-    def generator(self, task: str, round: int, client: ClientId) -> np.random.Generator:
+    def generator(
+        self, task: str, round: int, client: ClientId, attempt: int = 0
+    ) -> np.random.Generator:
         """Return the generator of one task, and seed torch's own alike."""
-        place = (self.seed, task.rpartition(".")[2], round, client)
+        place = (self.seed, task.rpartition(".")[2], round, client, *([attempt] if attempt else []))
         # torch.manual_seed costs a millisecond here
         torch.default_generator.manual_seed(seed_for(*place))
         if self.device == "cuda":
@@ -133,14 +197,21 @@ class World:
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
         """Run a task at the server itself, on data that it may see; nothing of that is a release."""
-        dataset = self.federation.dataset
+        d = self.federation.dataset
         rows = np.arange(len(data))
-        local = LocalData(data, rows, dataset.mean, dataset.std, device=self.device, public=True)
+        local = LocalData(data, rows, d.mean, d.std, device=self.device, public=True)
         with torch.random.fork_rng(devices=[]), one_thread():
-            rng = self.generator(call.task, round, "server")
-            rest = (self.noise, Ledger(), no_limit, call.task)
             me = Client(
-                "server", round, local, local, self.model, {}, rng, *rest, classes=self.classes
+                "server",
+                round,
+                data=local,
+                test=local,
+                model=self.fresh(),
+                kept={},
+                rng=self.generator(call.task, round, "server"),
+                noise=self.noise,
+                task=call.task,
+                classes=self.classes,
             )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent
@@ -149,35 +220,90 @@ class World:
         """Return a client's store."""
         return ClientStore(self.folder / client)
 
-    def handle(self, head: Head, call: Call[Any]) -> Answer:
-        """Settle the previous reply, run the task, and write down what it releases before anything is sent."""
+    def handle(self, head: Head, call: Call[Any]) -> Answer | Refusal:
+        """Settle the previous reply, run the task, and write down what it releases.
+
+        The ledger is written before anything is answered, whatever the answer is.
+        """
         store = self.store(head.client)
         kept = store.kept(head.accepted)
-        me = self.client(call.task, head.client, head.round, kept, store.ledger())
+        attempt = store.attempt(head.ask, _request(head, call)) if self.noise == "seeded" else 0
+        me = self.client(call.task, head.client, head.round, kept, store.ledger(), attempt)
         store.forget_all_but([head.accepted, head.saved])
-        reply = task_named(call.task).fn(me, **call.args)
-        check_finite((reply.sent, dict(reply.keep or {})), head)
-        if bare := unprotected(reply.sent, head):
-            me.spent.add(bare)
-            me.approve(me.spent)
-        store.write_ledger(me.spent)
-        if reply.keep is not None:
-            store.keep(head.ask, {k: v for k, v in kept.items() if k == POOL} | dict(reply.keep))
-        return Answer(
-            shrink(self.compress, reply.sent, call.args), reply.keep is not None, list(me.spent)
-        )
+        try:
+            reply = task_named(call.task).fn(me, **call.args)
+            charge(me, reply, head)
+            if reply.keep is not None:
+                pool = {k: v for k, v in kept.items() if k == POOL}
+                store.keep(head.ask, pool | dict(reply.keep))
+            sent = shrink(self.compress, reply.sent, call.args)
+            return Answer(sent, reply.keep is not None, list(me.spent))
+        except Exception as e:
+            return Refusal.of(e, charge_failure(me, head, e))
+        finally:
+            store.write_ledger(me.spent)
 
     def look(self, head: Head, call: Call[Any]) -> Any:
-        """Run a task that only reads, for evaluation: nothing is kept, nothing counts as released."""
-        me = self.client(
-            call.task, head.client, head.round, self.store(head.client).kept(head.accepted)
-        )
+        """Run a task that only reads, for evaluation: nothing is kept, nothing is released."""
+        kept = self.store(head.client).kept(head.accepted)
+        me = self.client(call.task, head.client, head.round, kept)
         return task_named(call.task).fn(me, **call.args).sent
 
     def serve(self, kind: str, head: Head, call: Call[Any]) -> bytes:
-        """Run one request and return the packed result."""
+        """Run one request and return the packed result, or why there is none."""
         with torch.random.fork_rng(devices=[]):
-            return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+            try:
+                return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+            except Exception as e:
+                return pack(Refusal.of(e))
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _request(head: Head, call: Call[Any]) -> str:
+    """Return a digest of all that a request's outcome depends on besides the client's data."""
+    digest = hashlib.blake2b(pack(call), digest_size=16)
+    digest.update(str(head.accepted).encode())
+    return digest.hexdigest()
+
+
+def charge(me: Client, reply: Reply[Any], head: Head) -> None:
+    """Write what a reply tells without a mechanism; then refuse numbers that are not finite.
+
+    In this order: that training has diverged is told too.
+    """
+    for line in unprotected(reply.sent, head):
+        if isinstance(line.event, Nothing):
+            me.spent.add([line])
+        else:
+            me.release(line)
+    try:
+        check_finite(dict(reply.keep or {}), head)
+    except Diverged:
+        me.release(untold(head, "that what it keeps is not finite"))
+        raise
+    check_finite(reply.sent, head)
+
+
+def charge_failure(me: Client, head: Head, e: Exception) -> Ledger:
+    """Write that a task has failed, unless it says so by an error of ours; return the ledger.
+
+    A task raises a TacitError for reasons that are public (settings, the network, the budget) or
+    follow from what it has released. Anything else may depend on the data.
+    """
+    if not isinstance(e, TacitError):
+        me.spent.add([untold(head, f"that it failed ({type(e).__name__})")])
+    return me.spent
+
+
+def untold(head: Head, what: str) -> Release:
+    """Return the ledger line for something that a client tells without a mechanism."""
+    task = head.ask.partition("@")[0]
+    event = NonPrivate(f"{task} tells the server {what}")
+    return Release(task, "example", head.client, "server", event, ((head.round, head.round),))
 
 
 def task_named(name: str) -> Task[Any, Any]:
@@ -265,6 +391,7 @@ class Engine(ABC):
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
         self.public: Examples | None = None
+        self.draws = Draws()
         self.compress = Compressor()
         self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
         self.on_answer: Callable[[int, int], None] = lambda done, of: None
@@ -298,21 +425,46 @@ class Engine(ABC):
         return rng_for(self.seed, "server", *path)
 
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]:
-        """Run ``call`` on every sampled client and accept what came back, all of it or, below ``need``, nothing."""
-        ask, blob = f"{call.task}@{of.round}", pack(call)
+        """Run ``call`` on every sampled client and accept what came back, all of it or nothing.
+
+        Whatever a client has released is in the ledger first, also if it refused, and also if the
+        run stops for another one.
+
+        Args:
+            call: the task and its arguments
+            of: who is asked
+            need: the least share of them that must answer
+        """
+        ask = f"{call.task}@{of.round}"
+        blob = pack(call)
         blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
         self.bytes_down += len(blob) * len(of.ids)
         self.bytes_up += sum(map(len, blobs.values()))
+        back: dict[ClientId, Answer | Refusal] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
+        self.learn(r for answer in back.values() for r in answer.ledger)
+        got = {i: answer for i, answer in back.items() if isinstance(answer, Answer)}
+        refused = {i: answer for i, answer in back.items() if isinstance(answer, Refusal)}
+        failed = {**failed, **{i: r.words for i, r in refused.items()}}
         self.failed.update(failed)
-        got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
-        self.on_release(
-            self.ledger.add(r for answer in got.values() for r in answer.ledger), self.ledger
-        )
+        raise_first(refused.values())
+        self.check_spent(of.ids)
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
         sent = {i: restore(self.compress, answer.sent, call.args) for i, answer in got.items()}
         return Replies(ask, of, sent, failed)
+
+    def learn(self, lines: Iterable[Release]) -> None:
+        """Write what clients say that they have released."""
+        self.on_release(self.ledger.add(lines), self.ledger)
+
+    def check_spent(self, ids: Iterable[ClientId]) -> None:
+        """Stop a run in which a client has spent more than the budget: the last line of defence.
+
+        Clients refuse by themselves before that.
+        """
+        owners = {FEDERATION, *ids}
+        self.approve(Ledger(line for line in self.ledger if line.owner in owners))
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
         """Evaluate something at clients.
@@ -326,7 +478,12 @@ class Engine(ABC):
             blobs |= again
         for i, why in failed.items():
             raise TooFewReplies(f"evaluation on client {i} failed: {why}")
-        return {i: unpack(blobs[i]) for i in ids}
+        seen = {i: unpack(blobs[i]) for i in ids}
+        refused = {i: r for i, r in seen.items() if isinstance(r, Refusal)}
+        raise_first(refused.values())
+        for i, r in refused.items():
+            raise TooFewReplies(f"evaluation on client {i} failed: {r.words}")
+        return seen
 
     def _head(self, client: ClientId, ask: str, round: int) -> Head:
         return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
@@ -347,6 +504,13 @@ class Engine(ABC):
         self.on_release([r for r in after if r.owner == line.owner], after)
         self.ledger = after
 
+    def turn(self, name: str, content: str) -> int:
+        """Return which of the different contents under a name, ``what@round``, this is, from 0 on.
+
+        For the server's mechanisms, before they draw: seeded noise must not serve two of them.
+        """
+        return self.draws.number(name, content) if self.noise == "seeded" else 0
+
     def snapshot(self) -> dict[ClientId, str]:
         """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
         return dict(self.accepted)
@@ -359,6 +523,13 @@ class Engine(ABC):
         """Go back to a snapshot; the ledger is never rolled back."""
         self.accepted, self.saved = dict(snapshot), dict(snapshot)
         self.ledger = ledger or Ledger()
+
+
+def raise_first(refused: Iterable[Refusal]) -> None:
+    """Raise the first error that concerns the whole run, if there is one."""
+    for error in (refusal.again() for refusal in refused):
+        if error is not None:
+            raise error
 
 
 @contextmanager

@@ -51,6 +51,10 @@ class ClientStore:
             if file not in wanted:
                 file.unlink(missing_ok=True)
 
+    def attempt(self, ask: str, request: str) -> int:
+        """Return which of this round's different requests of one name this is, from 0 on."""
+        return Draws(self.folder / "requests.json").number(ask, request)
+
     def ledger(self) -> Ledger:
         """Return everything this client has released."""
         return read_ledger(self.folder / "ledger.jsonl")
@@ -59,6 +63,47 @@ class ClientStore:
         """Replace the ledger by one that goes on."""
         self.folder.mkdir(parents=True, exist_ok=True)
         codec.write_atomically(self.folder / "ledger.jsonl", to_text(ledger).encode())
+
+
+class Draws:
+    """What seeded noise was drawn for in the last rounds, so that it never serves two things.
+
+    It is remembered before anything is drawn: in a file or, where there is none, in memory.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self.known: dict[str, list[str]] = {}
+
+    def number(self, name: str, content: str) -> int:
+        """Return which of the different contents under a name, ``what@round``, this is."""
+        known = self._read()
+        round = _round(name)
+        known = {other: seen for other, seen in known.items() if _round(other) >= round - 1}
+        seen = known.setdefault(name, [])
+        if content not in seen:
+            seen.append(content)
+            self._write(known)
+        return seen.index(content)
+
+    def _read(self) -> dict[str, list[str]]:
+        if self.file is None or not self.file.exists():
+            return self.known
+        try:
+            known: dict[str, list[str]] = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            raise BadInput(f"{self.file}: cannot be read ({e})") from None
+        return known
+
+    def _write(self, known: dict[str, list[str]]) -> None:
+        self.known = known
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            codec.write_atomically(self.file, json.dumps(known).encode())
+
+
+def _round(name: str) -> int:
+    return int(name.rpartition("@")[2])
 
 
 def read_ledger(file: Path) -> Ledger:

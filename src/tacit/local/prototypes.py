@@ -21,7 +21,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import Client, Params, Predictor, check_clip, check_number, load_params, params_of
+from tacit.core import (
+    Client,
+    Params,
+    Predictor,
+    check_clip,
+    check_number,
+    load_params,
+    params_of,
+    public,
+)
 from tacit.local.sgd import Correction, check_once, network
 from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
 from tacit.privacy.perexample import clipped_sum
@@ -168,17 +177,18 @@ class Episodes:
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
-        y = Params(zip(x, here, strict=True)).as_released(x.released and private is not None)
+        free = x.released and private is not None
         lr = self.lr * self.decay**me.round
         for g in self._private(me, weights, private) if private else self._plain(me, weights):
             raw = Params(zip(x, g, strict=True)).as_released(private is not None)
+            y = Params(zip(x, here, strict=True)).as_released(free)
             direction = grad(raw, y)
-            direction = (
-                direction if private else direction.clipped(self.max_norm)
-            ) + self.weight_decay * y
-            y.released = y.released and direction.released
+            if private is None:
+                direction = direction.clipped(self.max_norm)
+            direction = direction + public(self.weight_decay) * y
+            free = free and direction.released
             torch._foreach_add_(here, list(direction.values()), alpha=-lr)
-        return params_of(me.model).as_released(y.released)
+        return params_of(me.model).as_released(free)
 
     def _plain(self, me: Client, weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
         classes = classes_of(me)

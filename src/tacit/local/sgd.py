@@ -19,6 +19,8 @@ from tacit.core import (
     Gaussian,
     Params,
     Predictor,
+    PublicFloat,
+    PublicInt,
     Release,
     Sampling,
     check_clip,
@@ -89,7 +91,7 @@ class SGD:
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction | None = None, loss: Loss = cross_entropy
-    ) -> tuple[Params, int]:
+    ) -> tuple[Params, PublicInt]:
         """Minimise the local loss from ``x``; return where it ended and the number of steps.
 
         ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both
@@ -97,23 +99,24 @@ class SGD:
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
-        y = Params(zip(x, here, strict=True)).as_released(
-            x.released and (self.clip > 0 or me.data.public)
-        )
+        free = x.released and (self.clip > 0 or me.data.public)
         velocity: list[Tensor] = []
         steps = 0
         for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
             if self.weight_decay:
                 torch._foreach_add_(g, here, alpha=self.weight_decay)
             if grad is not None:
-                g = self._corrected(grad, g, y)
+                at = Params(zip(x, here, strict=True)).as_released(free)
+                direction = grad(Params(zip(x, g, strict=True)).as_released(free), at)
+                free = free and direction.released  # what it is made of decides
+                g = list(direction.values())
             if self.momentum:
                 velocity = g = (
                     list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
                 )
             torch._foreach_add_(here, g, alpha=-self.lr)
             steps += 1
-        return params_of(me.model).as_released(y.released), steps
+        return params_of(me.model).as_released(free), PublicInt(steps)  # as many as the size says
 
     def fit_for(self, me: Client, x: Params, epochs: float) -> Params:
         """Minimise for so many epochs instead; a fraction of one sees that fraction of the data."""
@@ -124,15 +127,6 @@ class SGD:
             rows = me.data.rows[me.rng.permutation(len(me.data))[:some]]
             x, _ = replace(self, epochs=1).fit(replace(me, data=replace(me.data, rows=rows)), x)
         return x
-
-    def _corrected(self, grad: Correction, g: list[Tensor], y: Params) -> list[Tensor]:
-        """Ask the method for its direction.
-
-        What that is made of decides whether the point may leave the client.
-        """
-        direction = grad(Params(zip(y, g, strict=True)).as_released(y.released), y)
-        y.released = y.released and direction.released
-        return list(direction.values())
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
         for rows in self.batches(len(me.data), me.rng):
@@ -186,14 +180,16 @@ class SGD:
             for start in range(0, n, self.batch):
                 yield order[start : start + self.batch]
 
-    def reach(self, steps: int) -> float:
+    def reach(self, steps: int) -> PublicFloat:
         """Return the sum of the weights that ``steps`` gradients get in the final point, in units of ``lr``.
 
         FedNova's ``||a||_1``: the number of steps without momentum, more with it (a gradient acts
         again later).
         """
         m = self.momentum
-        return float(steps) if m == 0.0 else (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+        if m == 0.0:
+            return PublicFloat(steps)
+        return PublicFloat((steps - m * (1 - m**steps) / (1 - m)) / (1 - m))
 
 
 _checked: WeakSet[nn.Module] = WeakSet()

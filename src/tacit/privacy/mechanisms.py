@@ -6,8 +6,9 @@ draws. Its docstring says what the guarantee rests on.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -188,6 +189,19 @@ def mean_lines(cohort: Cohort, task: str, sample: Sample, z: float) -> list[Rele
     return [replace(line, owner=client, sampling=Sampling()) for client in sample.ids]
 
 
+def digest(contents: Iterable[Tensor]) -> str:
+    """Return a short name for what is about to get noise: another one for anything else."""
+    made = hashlib.blake2b(digest_size=16)
+    for v in contents:
+        made.update(v.detach().cpu().contiguous().numpy().tobytes())
+    return made.hexdigest()
+
+
+def again(turn: int) -> tuple[int, ...]:
+    """Return what a path of randomness ends with, where there was another draw of that name."""
+    return (turn,) if turn else ()
+
+
 def gaussian_mean(
     cohort: Cohort,
     replies: Replies[T],
@@ -219,11 +233,12 @@ def gaussian_mean(
         if secret
         else mean_lines(cohort, task, replies.sample, z)
     )
-    for line in lines:
-        cohort.release(line)
-    draw = source(cohort.noise, cohort.rng("noise", task, t))
-    noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
     parts = [(take(r).clipped(clip), 1.0) for r in replies]
+    turn = cohort.turn(f"{task}@{t}", digest(v for part, _ in parts for v in part.values()))
+    for line in lines:
+        cohort.release(replace(line, attempt=turn))
+    draw = source(cohort.noise, cohort.rng("noise", task, t, *again(turn)))
+    noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
     return (weighted_sum([(noise, 1.0), *parts]) / out_of).as_released()
 
 
@@ -250,7 +265,8 @@ def claimed_mean(
 
 def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
     """Add noise for which nothing is claimed, such as a published server's on the way down."""
-    draw = source(cohort.noise, cohort.rng("public noise", t))
+    turn = cohort.turn(f"public noise@{t}", digest(x.values()))
+    draw = source(cohort.noise, cohort.rng("public noise", t, *again(turn)))
     return Params({k: v + normal_like(draw, v, sd) for k, v in x.items()})
 
 
@@ -350,16 +366,13 @@ def noisy_votes(
     """
     check_number("scale", scale, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
+    turn = cohort.turn(f"votes of {task}@{t}", digest([torch.from_numpy(counts)]))
     for client in replies.clients:
         line = vote_line(client, "vote", len(counts), scale=scale, kind=kind)
-        cohort.release(
-            replace(
-                line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task, noise=cohort.noise
-            )
-        )
-    return noisy_max(
-        source(cohort.noise, cohort.rng("votes", task, t)), counts, scale=scale, kind=kind
-    )
+        line = replace(line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task)
+        cohort.release(replace(line, noise=cohort.noise, attempt=turn))
+    draw = source(cohort.noise, cohort.rng("votes", task, t, *again(turn)))
+    return noisy_max(draw, counts, scale=scale, kind=kind)
 
 
 def noisy_counts(
@@ -406,7 +419,8 @@ class AdaptiveClip:
 
     def next(self, cohort: Cohort, clip: float, below: Sequence[bool], t: int) -> float:
         """Return the next clip, in the range of clips; its noise is paid for by :attr:`update_z`."""
-        draw = source(cohort.noise, cohort.rng("clip", t))
+        turn = cohort.turn(f"clip@{t}", digest([torch.tensor(list(below)), torch.tensor(clip)]))
+        draw = source(cohort.noise, cohort.rng("clip", t, *again(turn)))
         noisy = sum(float(b) - 0.5 for b in below) + self.bit_noise * float(draw.normal(1)[0])
         share = noisy / self.out_of + 0.5
         return in_clip_range(clip * math.exp(-self.lr * (share - self.quantile)))

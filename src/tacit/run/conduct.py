@@ -9,10 +9,9 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +40,7 @@ from tacit.engines.node import Engine, World, sample_rng
 from tacit.methods import name_of
 from tacit.methods.words import as_method
 from tacit.models import build, choose
+from tacit.privacy.guard import Budget
 from tacit.run.drive import drive
 from tacit.run.evaluate import evaluate
 from tacit.run.experiment import Experiment, setting_from
@@ -265,19 +265,13 @@ class Plan:
         """Run from the last checkpoint, or from the start, to the end."""
         return conduct(self, directory, watch)
 
-    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
+    def engine(self, directory: RunDir) -> Engine:
         """Return clients in processes of this machine."""
-        return make_engine(self.world(directory, approve), self.workers)
+        return make_engine(self.world(directory), self.workers)
 
-    def world(self, directory: RunDir, approve: Callable[[Ledger], None]) -> World:
-        """Return what a process needs to be any client.
-
-        They keep the budget, where it is against the server.
-        """
-        setting, (_, observer) = self.experiment.setting, protects(self.experiment.method)
-        at_clients = (
-            {"approve": approve} if observer == "server" and setting.budget < math.inf else {}
-        )
+    def world(self, directory: RunDir) -> World:
+        """Return what a process needs to be any client, the budget that it keeps included."""
+        setting = self.experiment.setting
         return World(
             self.federation,
             self.model,
@@ -286,8 +280,8 @@ class Plan:
             self.device,
             setting.noise,
             setting.delta,
+            approve=budget_of(self.experiment).at_clients().check,
             compress=Compressor.of(setting.compress),
-            **at_clients,
         )
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
@@ -304,27 +298,38 @@ class Venue(Protocol):
     def experiment(self) -> Experiment: ...
     @property
     def model(self) -> torch.nn.Module: ...
-    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine: ...
+    def engine(self, directory: RunDir) -> Engine: ...
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]: ...
 
 
 def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
     """Run from the last checkpoint, or from the start, to the end."""
     directory.lock()
-    setting, (unit, observer) = venue.experiment.setting, protects(venue.experiment.method)
-    approve = partial(
-        privacy.approve, budget=setting.budget, unit=unit, observer=observer, delta=setting.delta
-    )
-    x0 = params_of(venue.model)
     try:
-        with closing(venue.engine(directory, approve)) as engine:
-            engine.approve = approve
-            _rounds(venue, engine, directory, watch, venue.experiment.method.init(x0))
+        directory.mark_open()
+        _with_engine(venue, directory, watch)
     except BudgetReached as e:
         raise Stopped(str(e), Run(directory.folder)) from e
     finally:
         directory.unlock()
     return Run(directory.folder)
+
+
+def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
+    """Run with clients that are there for as long; then no release is missing in the ledger."""
+    s = venue.experiment.method.init(params_of(venue.model))
+    try:
+        with closing(venue.engine(directory)) as engine:
+            engine.approve = budget_of(venue.experiment).check
+            _rounds(venue, engine, directory, watch, s)
+    finally:
+        directory.settle()
+
+
+def budget_of(experiment: Experiment) -> Budget:
+    """Return what an experiment may spend, of the unit and against the observer of its method."""
+    unit, observer = protects(experiment.method)
+    return Budget(experiment.setting.budget, unit, observer, experiment.setting.delta)
 
 
 def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
@@ -337,7 +342,9 @@ def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: 
     # a kill before the first checkpoint leaves releases, too
     engine.restore(accepted, directory.ledger())
     directory.drop_metrics_after(s.round)
-    engine.on_release, engine.on_answer = directory.record, watch.answered
+    engine.on_release = directory.record
+    engine.on_answer = watch.answered
+    engine.draws = directory.draws
     recorder = Recorder(venue, engine, directory, watch)
     try:
         drive(venue.experiment.method, engine, s, on_step=recorder.step)

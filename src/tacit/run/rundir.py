@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 
 from tacit import codec
 from tacit.core import BadInput, ClientId, Ledger, Params, Release
-from tacit.engines.store import read_ledger, to_text
+from tacit.engines.store import Draws, read_ledger, to_text
 from tacit.run.experiment import Experiment, read_experiment, to_toml
 
 
@@ -116,6 +116,11 @@ class RunDir:
         except (KeyError, TypeError):
             raise BadInput(f"'{self._state}': not a checkpoint") from None
 
+    @property
+    def draws(self) -> Draws:
+        """What the server's seeded noise was drawn for."""
+        return Draws(self.folder / "checkpoint" / "draws.json")
+
     def save(self, state: Any, accepted: dict[ClientId, str]) -> None:
         """Replace the checkpoint in one step."""
         codec.save({"state": state, "accepted": accepted}, self._state, durable=True)
@@ -126,8 +131,33 @@ class RunDir:
         codec.write_atomically(self.folder / "model.safetensors", save_tensors(tensors))
 
     def ledger(self) -> Ledger:
-        """Return every release so far."""
-        return read_ledger(self.folder / "ledger.jsonl")
+        """Return every release so far.
+
+        While a run goes on, or if it was killed, clients may have released what the server has not
+        heard of yet: then their own ledgers count too.
+        """
+        found = read_ledger(self.folder / "ledger.jsonl")
+        if self._open.exists():
+            found.add(line for own in self.client_ledgers() for line in own)
+        return found
+
+    def client_ledgers(self) -> Iterator[Ledger]:
+        """Yield the ledgers that clients on this machine keep themselves."""
+        return (read_ledger(file) for file in sorted(self.clients.glob("*/ledger.jsonl")))
+
+    @property
+    def _open(self) -> Path:
+        return self.folder / "checkpoint" / "open"
+
+    def mark_open(self) -> None:
+        """Note that the run goes on, so that whoever reads it after a kill looks everywhere."""
+        self._open.touch()
+
+    def settle(self) -> None:
+        """Bring the ledger up to what clients themselves have written, now that none works."""
+        every = self.ledger()
+        codec.write_atomically(self.folder / "ledger.jsonl", to_text(every).encode(), durable=True)
+        self._open.unlink(missing_ok=True)
 
     def record(self, lines: Sequence[Release], ledger: Ledger) -> None:
         """Add lines as they now stand to the file; a reader joins them.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, Client, ClientId, Ledger, Params, Predictor, Reply, task
+from tacit.core import BadInput, Client, ClientId, Params, Predictor, Reply, task
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.partition import Split
@@ -21,7 +21,7 @@ from tacit.engines.flower import Charter, Facts, Sites
 from tacit.engines.node import Engine, World
 from tacit.local.sgd import network
 from tacit.models import build, choose
-from tacit.run.conduct import calibrated, protects, warn_of_delta
+from tacit.run.conduct import budget_of, calibrated, warn_of_delta
 from tacit.run.evaluate import CHUNK
 from tacit.run.experiment import Experiment
 from tacit.run.rundir import RunDir
@@ -124,22 +124,34 @@ class AtSites:
             resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public
         )
 
-    def engine(self, directory: RunDir, approve: Callable[[Ledger], None]) -> Engine:
-        """Return the sites; each keeps its own budget, besides the experiment's."""
-        s, dataset = self.experiment.setting, self.federation.dataset
-        told = (
-            s.budget
-            if s.budget < math.inf and protects(self.experiment.method) == ("example", "server")
-            else 0.0
-        )
-        what = (s.model, dataset.shape, len(dataset.classes))
-        engine = self.open(Charter(self.run, s.clients, s.seed, *what, s.delta, s.compress, told))
+    def engine(self, directory: RunDir) -> Engine:
+        """Return the sites; each keeps the experiment's budget and its own."""
+        s = self.experiment.setting
+        engine = self.open(self.charter())
         world = World(
             self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta
         )
         engine.at_server, engine.public, engine.noise = world.own, self.public, s.noise
         engine.compress, engine.sample_seed = Compressor.of(s.compress), self.sample_seed
         return engine
+
+    def charter(self) -> Charter:
+        """Return what sites are told of the run."""
+        s = self.experiment.setting
+        budget = budget_of(self.experiment).at_clients()
+        return Charter(
+            self.run,
+            s.clients,
+            s.seed,
+            s.model,
+            self.federation.dataset.shape,
+            len(self.federation.dataset.classes),
+            s.delta,
+            s.compress,
+            0.0 if budget.epsilon == math.inf else budget.epsilon,
+            budget.unit,
+            budget.observer,
+        )
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Ask every site how good a state is on its own test data."""

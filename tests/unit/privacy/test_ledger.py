@@ -23,11 +23,13 @@ from tacit.core import (
     NonPrivate,
     Nothing,
     Params,
+    PublicInt,
     Pure,
     Release,
     Released,
     Sampling,
     mean,
+    public,
     union,
     weighted_sum,
 )
@@ -310,24 +312,30 @@ def test_what_is_made_of_two_points_is_released_only_if_both_are(a, b):
         a + b,
         a - b,
         mean([a, b]),
-        mean([(a, 1.0), (b, 3.0)]),
-        weighted_sum([(a, 0.0), (b, 1.0)]),
+        mean([(a, public(1.0)), (b, PublicInt(3))]),
+        weighted_sum([(a, public(0.0)), (b, public(1.0))]),
     ]
     assert [m.released for m in made] == [both] * len(made)
 
 
 @pytest.mark.parametrize("x", [RAW, FREE], ids=["raw", "free"])
-def test_scaling_and_clipping_change_nothing_about_it(x):
-    made = [2 * x, x * 2, x / 2, x.clipped(1.0), x.clipped(100.0), mean([x]), mean([x, x, x])]
+def test_scaling_and_clipping_by_public_numbers_change_nothing_about_it(x):
+    two = public(2.0)
+    made = [two * x, x * PublicInt(2), x / two, x.clipped(two), mean([x]), mean([x, x, x])]
     assert [m.released for m in made] == [x.released] * len(made)
 
 
+def test_a_weight_that_may_be_private_takes_the_mark_away():
+    assert not mean([(FREE, 1.0), (FREE, 3.0)]).released
+    assert not weighted_sum([(FREE, public(0.5)), (FREE, 0.5)]).released
+
+
 def test_one_raw_point_among_many_taints_the_mean_and_leaves_the_others_alone():
-    free = [1.0 * FREE for _ in range(5)]
+    free = [public(1.0) * FREE for _ in range(5)]
     for at_ in range(6):
         parts = [*free[:at_], RAW, *free[at_:]]
         assert not mean(parts).released
-        assert not mean([(p, 2.0) for p in parts]).released
+        assert not mean([(p, public(2.0)) for p in parts]).released
     assert mean(free).released
     assert all(p.released for p in free)
     assert not RAW.released
