@@ -19,11 +19,12 @@ from typing import Any, Literal
 from tacit.core import (
     BadInput,
     Client,
+    ClientId,
     Cohort,
     Everyone,
     Params,
+    Pure,
     Release,
-    Released,
     Reply,
     Sample,
     check_number,
@@ -70,6 +71,15 @@ class Augment(Source):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("gamma", self.gamma, above=0)
+
+    def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
+        """Return what the ledger will say of a client's samples; the paper's have labels by PLS."""
+        lines = super().lines(client, n, delta)
+        if self.mode == "certified":
+            return lines
+        event, when = Pure(self.label_epsilon), ((0, 0),)
+        labels = Release("pls", "example", client, "server", event, when, relation="replace")
+        return [labels, *lines]
 
     def in_front_of(self, method: str, main: Any) -> DAFL:
         """Return DA-FL with another method's main phase, given as a word and as it is."""
@@ -180,12 +190,13 @@ class Done:
 
 @task
 def synthesise(me: Client, how: DAFL, delta: float) -> Reply[Share]:
-    fitted, counts = how.fit(me, delta)
-    m = wanted(counts, how.gamma)
-    if how.mode == "paper":
-        m = pls(me, classes=me.classes, gamma=how.gamma, epsilon=how.label_epsilon).value
-    y = spelled_out(m)
-    return Reply(Share(Released(fitted.draw(y, me.rng)), Released(y)))
+    fitted = how.fit(me, delta)
+    if fitted.counts is None or how.mode == "paper":
+        m = pls(me, classes=me.classes, gamma=how.gamma, epsilon=how.label_epsilon)
+    else:
+        m = fitted.counts.map(lambda counts: wanted(counts, how.gamma))
+    y = m.map(spelled_out)
+    return Reply(Share(fitted.draw(y, me.rng), y))
 
 
 @task

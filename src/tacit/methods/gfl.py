@@ -29,7 +29,6 @@ from tacit.core import (
     Cohort,
     Params,
     Release,
-    Released,
     Reply,
     check_number,
     check_rounds,
@@ -41,7 +40,7 @@ from tacit.core import (
 from tacit.data.examples import Examples, union
 from tacit.local.sgd import SGD, network, scores
 from tacit.methods.fedavg import train
-from tacit.synthesis.labels import cut, iidify, spelled_out
+from tacit.synthesis.labels import Array, alike, cut, iidify, spelled_out
 from tacit.synthesis.pool import AT_ONCE, Share, next_shares
 from tacit.synthesis.source import Source
 
@@ -140,12 +139,18 @@ class GFL(Source):
 
 @task
 def offline(me: Client, how: GFL, delta: float) -> Reply[Share]:
-    fitted, counts = how.fit(me, delta)
-    held = np.ones(me.classes) if how.mode == "paper" else (counts > 0).astype(float)
-    weights = me.rng.dirichlet(np.ones(me.classes)) * (held if held.any() else 1.0)
-    y = spelled_out(cut(how.n_k, weights / weights.sum()))
-    x = fitted.draw(y, me.rng)
-    return Reply(Share(Released(x), Released(y)), keep={"S": x} if how.mode == "paper" else None)
+    fitted, held = how.fit(me, delta), alike(me.classes)
+    if fitted.counts is not None and how.mode == "certified":
+        held = fitted.counts.map(lambda counts: (counts > 0).astype(float))
+    y = held.map(lambda classes: random_labels(classes, how.n_k, me.rng))
+    S = Share(fitted.draw(y, me.rng), y)
+    return Reply(S, keep={"S": S.x.value} if how.mode == "paper" else None)
+
+
+def random_labels(held: Array, n: int, rng: np.random.Generator) -> Tensor:
+    """Return n labels of these classes (of all, if there are none) in random proportions P_k."""
+    weights = rng.dirichlet(np.ones(len(held))) * (held if held.any() else 1.0)
+    return spelled_out(cut(n, weights / weights.sum()))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
 from tacit.privacy.mechanisms import without_guarantee
-from tacit.synthesis.labels import cut, shares, spelled_out
+from tacit.synthesis.labels import cut, pls, shares, spelled_out
 from tacit.synthesis.source import Source
 
 
@@ -61,12 +61,16 @@ def synthesise(
     )
     if dataset.inferred:
         without_guarantee(me, "classes", "the classes are those found in the data, not stated ones")
-    fitted, counts = source.fit(me, delta, watch)
-    n = samples or round(float(np.sum(counts)))
+    fitted = source.fit(me, delta, watch)
+    counts = fitted.counts
+    if counts is None:  # the paper's way
+        counts = pls(me, classes=classes, gamma=1.0, epsilon=source.label_epsilon)
+    n = samples or round(float(np.sum(counts.value)))
     if n < 1:
         raise BadInput("samples = 0: the noisy counts are all zero; say how many you want")
-    labels = spelled_out(cut(n, shares(counts)))
-    return Synthetic(Examples(fitted.draw(labels, rng), labels), me.spent, delta)
+    labels = counts.map(lambda noisy: spelled_out(cut(n, shares(noisy))))
+    drawn = fitted.draw(labels, rng)
+    return Synthetic(Examples(drawn.value, labels.value), me.spent, delta)
 
 
 def save(made: Synthetic, dataset: Dataset, source: Source, folder: Path) -> dict[str, Any]:

@@ -138,27 +138,31 @@ class GAN(GANSettings):
         me: Client,
         *,
         classes: int,
-        counts: Array,
+        counts: Array | None,
         epsilon: float,
         delta: float,
         watch: Watch | None = None,
     ) -> Fitted:
-        """Train on a client's images within a budget; ``counts`` are its released class counts.
+        """Train on a client's images within a budget.
 
-        In paper mode the budget ends where the paper's accountant says so; the ledger has what was
-        really spent.
+        ``counts`` are its released class counts, which a certified training needs and the paper's
+        does not look at. In paper mode the budget ends where the paper's accountant says so; the
+        ledger has what was really spent.
         """
-        certified, shape = self.mode == "certified", image_shape(me)
-        size = public_size(counts) if certified else len(me.data)
+        shape, known = image_shape(me), counts if self.mode == "certified" else None
+        if self.mode == "certified" and known is None:
+            raise ValueError("counts: a certified training needs released ones")
+        size = len(me.data) if known is None else public_size(known)
         if size == 0:
             raise BadInput(
                 f"client {me.id}: has no examples, and mode = 'paper' needs at least one"
             )
         game = Game(self, shape, classes, me.rng, me.data.device)
         plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
-        self._certified(me, game, plan, shares(counts), watch) if certified else self._paper(
-            me, game, plan, watch
-        )
+        if known is None:
+            self._paper(me, game, plan, watch)
+        else:
+            self._certified(me, game, plan, shares(known), watch)
         return game.fitted()
 
     def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:

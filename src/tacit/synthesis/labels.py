@@ -66,6 +66,11 @@ def own_counts(me: Client, classes: int) -> Array:
     return np.bincount(me.data.examples.y.numpy(), minlength=classes)
 
 
+def alike(classes: int) -> Released[Array]:
+    """Return one for each class: what is known of a client's labels by who knows nothing."""
+    return Released(np.ones(classes))
+
+
 def wanted(counts: Array, gamma: float) -> Array:
     """Return m_k = round(gamma max(n_k, 0)), from released counts."""
     return np.rint(gamma * np.maximum(counts, 0)).astype(np.int64)

@@ -20,24 +20,38 @@ from tacit.core import (
     NonPrivate,
     Pure,
     Release,
+    Released,
     Sampling,
     check_number,
 )
 from tacit.synthesis.gan import GAN, LABELS, GANSettings, Mode, Watch
-from tacit.synthesis.labels import held, histogram, own_counts
+from tacit.synthesis.labels import held, histogram
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.moments import lines as moment_lines
 
 Array = np.ndarray[Any, Any]
 
 
-class Fitted(Protocol):
-    """A generator that was fitted to one client's data, through mechanisms.
-
-    Whatever it draws is post-processing.
-    """
+class Generator(Protocol):
+    """Makes an example for each label."""
 
     def draw(self, labels: Tensor, rng: np.random.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What mechanisms have made of one client's data: whatever follows from it costs nothing more.
+
+    Only of released labels does it make examples that are released: labels that were counted in the
+    data would carry the counts along.
+    """
+
+    generator: Generator
+    counts: Released[Array] | None  # class counts; None: nothing of that kind was released
+
+    def draw(self, labels: Released[Tensor], rng: np.random.Generator) -> Released[Tensor]:
+        """Return an example for each label."""
+        return labels.map(lambda y: self.generator.draw(y, rng))
 
 
 @dataclass(frozen=True)
@@ -88,23 +102,25 @@ class Source:
             else self.pool_epsilon
         )
 
-    def fit(self, me: Client, delta: float, watch: Watch | None = None) -> tuple[Fitted, Array]:
-        """Fit the generator to a client's data; return it with the class counts it knows.
+    def fit(self, me: Client, delta: float, watch: Watch | None = None) -> Fitted:
+        """Fit the generator to a client's data, with the class counts that are released for it.
 
-        Its cost is in the ledger.
+        Its cost is in the ledger. The paper's GAN needs no counts, so it gets none: whoever wants
+        labels has to release them by a mechanism, such as PLS.
         """
         if self.kind == "moments":
             moments = self.moments.fit(me, classes=me.classes, epsilon=self.cost, delta=delta)
-            return moments, moments.counts
-        if self.mode == "paper":
-            counts = own_counts(me, me.classes)
-        else:
-            noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon).value
-            counts = held(noisy, 2**0.5 / self.label_epsilon)
+            return Fitted(moments, Released(moments.counts))  # they follow from the noisy sums
+        counts = None if self.mode == "paper" else self._histogram(me)
         gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
-        return gan.fit(
-            me, classes=me.classes, counts=counts, epsilon=epsilon, delta=delta, watch=watch
-        ), counts
+        known = None if counts is None else counts.value
+        how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "watch": watch}
+        return Fitted(gan.fit(me, classes=me.classes, counts=known, **how), counts)
+
+    def _histogram(self, me: Client) -> Released[Array]:
+        """Release a client's class counts, and leave out those that are only noise."""
+        noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon)
+        return noisy.map(lambda counts: held(counts, 2**0.5 / self.label_epsilon))
 
     def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
         """Return what the ledger of a client with ``n`` examples will say of this, before it is done."""
@@ -117,5 +133,4 @@ class Source:
         steps = line("gan", event=Gaussian(plan.z), steps=plan.steps, sampling=sampling)
         if self.mode == "certified":
             return [line("class histogram", event=Pure(self.label_epsilon)), steps]
-        batches = [line("gan labels", event=NonPrivate(LABELS))] if gan.conditional else []
-        return [line("pls", event=Pure(self.label_epsilon), relation="replace"), *batches, steps]
+        return [*([line("gan labels", event=NonPrivate(LABELS))] if gan.conditional else []), steps]
