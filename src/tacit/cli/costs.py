@@ -12,8 +12,9 @@ import tyro
 from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.runs import first_line
-from tacit.core import Ledger, check_choice, check_number
+from tacit.core import Ledger, Relation, Unit, check_choice, check_number
 from tacit.methods import METHODS
+from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_epsilon
 from tacit.report.tables import aligned
 from tacit.run.conduct import Plan, protects
@@ -78,27 +79,35 @@ def show_claims(name: str, plan: Plan) -> None:
 
 
 def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
-    """Print epsilon for every unit, observer and relation."""
-    delta, (unit, observer) = plan.experiment.setting.delta, protects(plan.experiment.method)
+    """Print epsilon for units, observers and relations, and what is guaranteed."""
+    method, delta = plan.experiment.method, plan.experiment.setting.delta
+    unit, observer = protects(method)
     print(
-        f"{name}: {plan.experiment.method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"
+        f"{name}: {method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"
     )
+    print(cost_table(ledger, delta))
+    spent, replaced = (
+        privacy.epsilon(ledger, unit=unit, observer=observer, delta=delta, relation=relation)
+        for relation in privacy.RELATIONS
+    )
+    said = guarantee(unit, observer, spent=spent, replaced=replaced, delta=delta)
+    print(f"its guarantee: {said}: {privacy.reason(ledger, unit=unit, observer=observer)}")
+
+
+def cost_table(ledger: Ledger, delta: float) -> str:
+    """Return what examples and clients pay, against everybody.
+
+    A client is replaced: zeroing one out may cost less than what one of its examples can do.
+    """
+    shown: list[tuple[Unit, Relation]] = [
+        ("example", "zero-out"),
+        ("example", "replace"),
+        ("client", "replace"),
+    ]
     rows = [["epsilon", *(f"against {who}" for who in privacy.OBSERVERS)]]
-    for level in privacy.UNITS:
-        for relation in privacy.RELATIONS:
-            cells = [
-                privacy.epsilon(
-                    ledger,
-                    unit=level,
-                    observer=who,
-                    delta=delta,
-                    relation=relation,
-                    quick=relation == "replace",
-                )
-                for who in privacy.OBSERVERS
-            ]
-            rows.append([f"{level}, {relation}", *map(privacy.show_epsilon, cells)])
-    print(aligned(rows))
-    print(
-        f"its guarantee is about the {unit} against the {observer}: {privacy.reason(ledger, observer=observer)}"
-    )
+    for unit, relation in shown:
+        where: dict[str, Any] = {"unit": unit, "relation": relation, "delta": delta}
+        where["quick"] = relation == "replace"  # an upper bound, and the headline is another one
+        cells = [privacy.epsilon(ledger, observer=who, **where) for who in privacy.OBSERVERS]
+        rows.append([f"{unit}, {relation}", *map(privacy.show_epsilon, cells)])
+    return aligned(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
@@ -19,6 +18,7 @@ from tacit.methods import METHODS, name_of
 from tacit.methods.dafl import Augment
 from tacit.methods.words import spec_of
 from tacit.privacy import show_epsilon
+from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_accuracy
 from tacit.report.tables import comparison_table
 from tacit.run import conduct
@@ -194,34 +194,20 @@ def _accuracy_line(final: dict[str, Any]) -> str:
 
 
 def _say_privacy(done: Run) -> None:
-    """Say what the ledger says: what is protected from whom, at which price, and why."""
+    """Say what the ledger says: what is protected from whom, at which price, and why.
+
+    Where that is not from the server, also what the server can learn.
+    """
     unit, observer = conduct.protects(done.experiment.method)
     spent, replaced = done.spent, done.costing(relation="replace")
-    print(_epsilon_line(done, unit, observer, _how(spent, replaced)))
+    delta = done.experiment.setting.delta
+    said = guarantee(unit, observer, spent=spent, replaced=replaced, delta=delta)
+    server = f" (against the server: {show_epsilon(done.costing('server'))})"
+    print(f"{said}: {done.why}{server * (observer != 'server')}")
     if 0 < spent < replaced:
         print(f"eps {show_epsilon(replaced)} if one {unit} is replaced")
     if groups := done.groups:
         print(_groups_line(groups))
-
-
-def _how(spent: float, replaced: float) -> str:
-    """Name the relation that a figure is for; none and infinity are for any."""
-    if not 0 < spent < math.inf:
-        return ""
-    return " zeroed out or replaced" if replaced <= spent else " zeroed out"
-
-
-def _epsilon_line(done: Run, unit: str, observer: str, how: str) -> str:
-    """Say what is protected from whom.
-
-    Where that is not the server, also what the server can learn.
-    """
-    whom = "the server" if observer == "server" else "the other clients and the public"
-    spent, delta = show_epsilon(done.spent), done.experiment.setting.delta
-    said = f"eps {spent} for one {unit}{how} against {whom}, delta {delta:g}: {done.why}"
-    if observer == "server":
-        return said
-    return f"{said} (against the server: {show_epsilon(done.costing('server'))})"
 
 
 def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
@@ -295,7 +281,7 @@ def _because(row: Row) -> str:
     if not 0 < row.spent < row.epsilon[row.protects]:
         return row.why
     unit, _, observer = row.protects.partition("/")
-    return f"{show_epsilon(row.spent)} for one {unit} zeroed out, against {observer}: {row.why}"
+    return f"{show_epsilon(row.spent)} for one {unit} zeroed out against {observer}: {row.why}"
 
 
 def short_names(words: Sequence[str]) -> dict[str, str]:

@@ -50,7 +50,9 @@ if TYPE_CHECKING:
         Relation,
         Release,
         Released,
+        Rounds,
         Sampling,
+        Stated,
         Unit,
         is_public,
         public,
@@ -71,7 +73,8 @@ _WHERE = {
     ),
     "ledger": (
         "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
-        "Pure Relation Release Released Sampling Unit is_public public union unnoised"
+        "Pure Relation Release Released Rounds Sampling Stated Unit is_public public union "
+        "unnoised"
     ),
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
@@ -119,9 +122,11 @@ __all__ = [
     "Released",
     "Replies",
     "Reply",
+    "Rounds",
     "Sample",
     "Sampling",
     "State",
+    "Stated",
     "TacitError",
     "Task",
     "TooFewReplies",

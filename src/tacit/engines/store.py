@@ -13,8 +13,27 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tacit import codec
-from tacit.core import BadInput, Event, Ledger, Release, Sampling
+from tacit.core import (
+    BadInput,
+    Event,
+    Ledger,
+    Noise,
+    Observer,
+    Release,
+    Sampling,
+    Stated,
+    Unit,
+    check_choice,
+)
 
+RENAMED = {"add/remove": "zero-out"}
+WORDS = {
+    "unit": get_args(Unit),
+    "observer": get_args(Observer),
+    "relation": get_args(Stated),
+    "noise": get_args(Noise),
+}
+LAWS = ("everyone", "poisson", "fixed")
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
@@ -139,8 +158,13 @@ def to_json(line: Release) -> dict[str, Any]:
 
 
 def from_json(line: dict[str, Any]) -> Release:
-    """Rebuild a ledger line."""
-    event = dict(line["event"])
+    """Rebuild a ledger line; one whose words mean nothing to the accountant is refused."""
+    event, line = dict(line["event"]), {**line}
+    # what it was called before sizes were said to be public
+    line["relation"] = RENAMED.get(line["relation"], line["relation"])
+    for field, known in WORDS.items():
+        check_choice(field, line[field], known)
+    check_choice("law", line["sampling"]["law"], LAWS)
     ends = [[int(end) for end in part.split("-")] for part in line["rounds"].split(",")]
     plain = {
         "event": EVENTS[event.pop("kind")](**event),

@@ -8,7 +8,8 @@ clipped, so the ledger says inf. Certified, with mu (or eps) for all rounds of a
 - `unit = "example"`: prototypes are released once a round, DP-SGD goes on under them; compression
   is post-processing;
 - `unit = "client"`: compressed layers are clipped to public bounds and scaled so that together they
-  have norm 1, then one Gaussian release a round, a client's k-th with mu_k, sum mu_k^2 = mu^2
+  have norm 1 (two clients' are 2 apart at most), then one Gaussian release a round, a client's k-th
+  with mu_k, sum mu_k^2 = mu^2
   (`schedule`); g_n is made of it;
 - with `observer = "clients"` the noise goes on the sum of the clipped updates. Against the server
   that holds only if secure aggregation shows it nothing but the sum: an assumption. Bounds may
@@ -51,7 +52,14 @@ from tacit.methods.pfldyn import Update, debiased, stepped
 from tacit.privacy.claimed import cuag_claims, cuag_sigma
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.layers import LayerBounds, shared_out, times
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_mean, gaussian_update, mean_lines
+from tacit.privacy.mechanisms import (
+    claimed_gaussian,
+    gaussian_mean,
+    gaussian_update,
+    mean_lines,
+    update_line,
+    update_z,
+)
 from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
 
 TO_PROTOTYPES = 0.1  # of mu^2, at the example level
@@ -253,13 +261,10 @@ class CUAG:
             return [first, replace(first, what="dp-sgd", event=step, steps=P, sampling=sampling)]
         if self.kind != "update":
             return [Release("update", "client", n, "server", NonPrivate(why(mu)), rounds)]
-        zs = [1 / mu_in_round(mu, k, K, self.schedule) for k in range(1, K + 1)]
+        zs = [update_z(mu_in_round(mu, k, K, self.schedule)) for k in range(1, K + 1)]
         if self.schedule == "constant":
-            return [Release("update", "client", n, "server", Gaussian(zs[0]), rounds)]
-        return [
-            Release("update", "client", n, "server", Gaussian(z), ((k, k),))
-            for k, z in enumerate(zs)
-        ]
+            return [update_line(n, zs[0], rounds)]
+        return [update_line(n, z, ((k, k),)) for k, z in enumerate(zs)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         mu = self.mu_of("0", delta)
@@ -298,9 +303,8 @@ def train(
         bounds = LayerBounds.of(c, sent)
         u = bounds.clipped(sent)
         if m.kind == "update":
-            u = gaussian_update(
-                me, "cuag update", u, clip=1.0, z=1 / mu_in_round(mu, k, K, m.schedule)
-            )
+            z = update_z(mu_in_round(mu, k, K, m.schedule))
+            u = gaussian_update(me, "cuag update", u, clip=1.0, z=z)
         sent = (
             bounds.unscaled(u)
             if m.kind == "update"

@@ -6,7 +6,7 @@ of E epochs, so the ledger says inf. Certified, observer server, K rounds of a c
 - `gradient`: one full-batch gradient a round, clipped example by example: the only case in which
   2C/m is right;
 - `dp-sgd`: local DP-SGD, all its steps accounted together;
-- `update`: the whole update clipped to C, noise C sqrt(K)/mu: protects the client, not only the
+- `update`: the whole update clipped to C, noise 2C sqrt(K)/mu: protects the client, not only the
   example. Each client may have its own eps (`epsilons`, dealt out in turn).
 """
 
@@ -41,7 +41,13 @@ from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.fedavg import State
 from tacit.privacy.claimed import ldp_fl_claims, ldp_fl_ratio, ldp_fl_sigma, performance_loss
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian, gaussian_update
+from tacit.privacy.mechanisms import (
+    claimed_gaussian,
+    gaussian,
+    gaussian_update,
+    update_line,
+    update_z,
+)
 
 MODES = ("dp-sgd", "gradient", "update", "paper")
 
@@ -63,10 +69,11 @@ class Promise:
     def z(self) -> float:
         """The noise multiplier of one release in each of K rounds.
 
-        If an example is replaced, a sum moves by 2C.
+        If an example is replaced, a sum moves by 2C, and so does an update by other data.
         """
+        mu = float(gdp_mu(self.epsilon, self.delta) / self.K**0.5)
         twice = self.mode == "gradient" and self.relation == "replace"
-        return float(self.K**0.5 / gdp_mu(self.epsilon, self.delta)) * (2 if twice else 1)
+        return update_z(mu) if self.mode == "update" or twice else 1 / mu
 
     def private(self, sgd: SGD, m: int) -> SGD:
         """The local training of a client with m examples as DP-SGD."""
@@ -142,8 +149,11 @@ class LDPFL:
         """What the ledger of a client with m examples will say after so many rounds."""
         if p.mode == "dp-sgd":
             return p.private(self.sgd, m).lines(client, m, times)
+        rounds = ((0, times - 1),)
+        if p.mode == "update":
+            return [update_line(client, p.z, rounds)]
         event = NonPrivate(why(p.epsilon, self.sgd)) if p.mode == "paper" else Gaussian(p.z)
-        return [Release(p.mode, self.protects[0], client, "server", event, ((0, times - 1),))]
+        return [Release(p.mode, "example", client, "server", event, rounds)]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return ldp_fl_claims(self.rounds, self.epsilon, self.sgd.epochs, delta)

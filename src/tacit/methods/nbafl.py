@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tacit.core import (
     Client,
     Cohort,
-    Gaussian,
     NonPrivate,
     Observer,
     Params,
@@ -38,7 +37,13 @@ from tacit.core import (
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.fedavg import State, Update
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, public_noise
+from tacit.privacy.mechanisms import (
+    claimed_gaussian,
+    gaussian_update,
+    public_noise,
+    update_line,
+    update_z,
+)
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,15 @@ class NbAFL:
     def releases(
         self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
     ) -> list[Release]:
-        z = math.sqrt(max(times.values())) / gdp_mu(self.epsilon, delta)
-        event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
-        return [
-            Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()
-        ]
+        z = self.noise(max(times.values()), delta)
+        lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
+        if self.mode == "paper":
+            return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
+        return lines
+
+    def noise(self, K: int, delta: float) -> float:
+        """The certified noise multiplier, for K rounds of a client."""
+        return update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K))
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
@@ -137,6 +146,6 @@ def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[U
             - x
         )
     else:
-        z = math.sqrt(K) / gdp_mu(method.epsilon, delta)
+        z = method.noise(K, delta)
         dx = gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
     return Reply(Update(dx, me.size))

@@ -4,22 +4,21 @@ Gaussian noise with fixed sigma and C.
 
 `paper`: the update is clipped to C and gets noise 2 C sigma / B, as if it were the mean of a batch;
 2C/B is not the sensitivity of trained weights, so the ledger says inf. `certified`: the same clip,
-noise sigma C: client-level against the server, 1/sigma-GDP for each round that a client takes part
-in, and g_n is made of what was released. sigma = 0 is
-`pfldyn`: nothing is clipped, nothing is claimed.
+noise sigma C: client-level against the server, 2/sigma-GDP for each round that a client takes part
+in (two updates are up to 2C apart), and g_n is made of what was released. sigma = 0 is `pfldyn`:
+nothing is clipped, nothing is claimed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from tacit.core import (
     Client,
     Cohort,
-    Gaussian,
     NonPrivate,
     Observer,
     Params,
@@ -36,7 +35,7 @@ from tacit.local.prototypes import Episodes, nearest
 from tacit.methods.pfldyn import State, Update, debiased, steps
 from tacit.privacy.calibrate import spend
 from tacit.privacy.claimed import clt_epsilon
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_line
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,10 @@ class PriFedSync:
     def releases(
         self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
     ) -> list[Release]:
-        certified = self.sigma and self.mode == "certified"
-        event = Gaussian(self.sigma) if certified else NonPrivate(why(self.sigma))
-        return [
-            Release("update", "client", c, "server", event, ((0, n - 1),))
-            for c, n in times.items()
-            if n
-        ]
+        lines = [update_line(c, self.sigma, ((0, n - 1),)) for c, n in times.items() if n]
+        if self.sigma and self.mode == "certified":
+            return lines
+        return [replace(line, event=NonPrivate(why(self.sigma))) for line in lines]
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         # CUAG-PFL's setting: 10 of 100 clients, 500 examples each

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from tacit.core import (
     Client,
     Cohort,
-    Gaussian,
     NonPrivate,
     Observer,
     Params,
@@ -37,7 +36,7 @@ from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import Update
 from tacit.methods.fedavg import State
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_line, update_z
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,11 @@ class UDP:
     def releases(
         self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
     ) -> list[Release]:
-        z = math.sqrt(self.rounds) / gdp_mu(self.epsilon, delta)
-        event = NonPrivate(why(self.epsilon)) if self.mode == "paper" else Gaussian(z)
-        return [
-            Release("update", "client", c, "server", event, ((0, n - 1),)) for c, n in times.items()
-        ]
+        z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(self.rounds))
+        lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
+        if self.mode == "paper":
+            return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
+        return lines
 
     def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
         return [
@@ -98,13 +97,14 @@ def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[
     y, _ = method.sgd.fit(me, x)
     # what is left of the budget
     mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, delta) ** 2)
-    z = math.sqrt(left / mu2)  # equal shares for the rounds that are left
+    mu = math.sqrt(mu2 / left)  # equal shares for the rounds that are left
+    kept: dict[str, Any] = {"mu2": mu2 - mu**2}
     if method.mode == "paper":
         norms = [*me.kept.get("norms", []), (y - x).norm()]
         C = median(norms)
         dx = claimed_gaussian(
-            me, "udp update", (y - x).clipped(C), sd=z * C, why=why(method.epsilon)
+            me, "udp update", (y - x).clipped(C), sd=C / mu, why=why(method.epsilon)
         )
-        return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2, "norms": norms})
-    dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=z)
-    return Reply(Update(dx), keep={"mu2": mu2 - 1 / z**2})
+        return Reply(Update(dx), keep={**kept, "norms": norms})
+    dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=update_z(mu))
+    return Reply(Update(dx), keep=kept)

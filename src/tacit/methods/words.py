@@ -57,6 +57,8 @@ def method_from(raw: dict[str, Any] | str) -> Any:
         raise BadInput(f"method.name: missing; allowed: {', '.join(METHODS)}")
     name = given.pop("name")
     check_choice("method", str(name), METHODS)
+    if given.get("relation") == "add/remove":  # as runs of before have it in their config.toml
+        given["relation"] = "zero-out"
     return validated(METHODS[name], given, "method")
 
 

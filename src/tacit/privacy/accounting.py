@@ -141,12 +141,13 @@ def _stated(line: Release, unit: Unit) -> str:
     """Return the relation that a line's event is stated for, as a unit sees it.
 
     One example of a client that is protected as a whole can turn the client's contribution round,
-    which moves a sum twice as far as removing the client: a "swap". What is stated for replacing a
-    client covers that "as is".
+    which moves a sum twice as far as zeroing the client out: a "swap". What is stated for replacing
+    a client covers that "as is".
     """
-    if unit == "example" and line.unit == "client":
-        return "swap" if line.relation == "zero-out" else "as is"
-    return line.relation
+    if unit == line.unit:
+        return line.relation
+    seen: dict[str, str] = {"zero-out": "swap", "replace": "as is", "either": "as is"}
+    return seen.get(line.relation, line.relation)
 
 
 def _twice(stated: str, relation: Relation) -> bool:
@@ -195,10 +196,13 @@ def bill_epsilon(bill: Bill, relation: Relation, delta: float, grid: float | Non
 def finite(part: Part, relation: Relation) -> bool:
     """Tell whether a mechanism gives any guarantee.
 
-    One stated for replacement gives none for addition or removal.
+    One stated for replacement gives none for zeroing out, and one stated for anything that is not
+    known gives none at all.
     """
     event, _, stated = part
     if isinstance(event, NonPrivate) or (stated == "replace" and relation == "zero-out"):
+        return False
+    if stated not in ("zero-out", "replace", "either", "swap", "as is"):
         return False
     return all(
         0 < value < math.inf for value in vars(event).values() if isinstance(value, float | int)
@@ -208,7 +212,7 @@ def finite(part: Part, relation: Relation) -> bool:
 def gaussian_mu(part: Part, relation: Relation) -> float:
     """Return the mu of one Gaussian release.
 
-    Replacing is adding and removing, so it moves a sum twice as far.
+    Replacing is zeroing out and putting another in, so it moves a sum twice as far.
     """
     event, _, stated = part
     assert isinstance(event, Gaussian)

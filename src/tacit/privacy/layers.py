@@ -24,10 +24,11 @@ class LayerBounds:
     """Public bounds c_l of the layers, and norms a_l with sum a_l^2 = 1 that they are scaled to.
 
     Guarantee: whatever the layers were, scaled by a_l / c_l and clipped to a_l they have norm 1
-    together at most, so adding or removing the client whose they are moves them by at most 1. The
-    bounds must not depend on its data. Noise of standard deviation z comes back as z c_l / a_l in
-    layer l; a_l^2 ~ c_l sqrt(d_l), d_l numbers in the layer, makes that least, z^2 (sum_l c_l
-    sqrt(d_l))^2 in all, which is at most the noise for one clip at sqrt(sum_l c_l^2).
+    together at most, so zeroing a client out moves a sum of them by at most 1, and two clients' are
+    at most 2 apart. The bounds must not depend on their data. Noise of standard deviation z comes
+    back as z c_l / a_l in layer l; a_l^2 ~ c_l sqrt(d_l), d_l numbers in the layer, makes that
+    least, z^2 (sum_l c_l sqrt(d_l))^2 in all, which is at most the noise for one clip at
+    sqrt(sum_l c_l^2).
     """
 
     c: dict[str, float]

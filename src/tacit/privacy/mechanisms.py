@@ -33,8 +33,10 @@ from tacit.core import (
     Release,
     Released,
     Replies,
+    Rounds,
     Sample,
     Sampling,
+    Stated,
     Unit,
     check_clip,
     check_number,
@@ -47,9 +49,7 @@ T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
 
-def _line(
-    me: Client, what: str, unit: Unit, event: Any, relation: Relation = "zero-out"
-) -> Release:
+def _line(me: Client, what: str, unit: Unit, event: Any, relation: Stated = "zero-out") -> Release:
     return Release(
         what,
         unit,
@@ -63,16 +63,23 @@ def _line(
 
 
 def gaussian(
-    me: Client, what: str, value: Params, *, sensitivity: float, z: float, unit: Unit = "example"
+    me: Client,
+    what: str,
+    value: Params,
+    *,
+    sensitivity: float,
+    z: float,
+    unit: Unit = "example",
+    relation: Stated = "zero-out",
 ) -> Params:
     """Release a point with Gaussian noise of standard deviation ``z * sensitivity``.
 
-    Guarantee: adding or removing one unit moves ``value`` by at most ``sensitivity``; the caller
-    has seen to that.
+    Guarantee: between neighbours, which differ in one unit by ``relation``, ``value`` moves by at
+    most ``sensitivity``; the caller has seen to that.
     """
     check_number("sensitivity", sensitivity, above=0)
     check_number("z", z, at_least=0)
-    me.release(_line(me, what, unit, Gaussian(float(z))))
+    me.release(_line(me, what, unit, Gaussian(float(z)), relation))
     draw = source(me.noise, me.rng)
     noised = {k: v + normal_like(draw, v, z * sensitivity) for k, v in value.items()}
     return Params(noised).as_released()
@@ -95,12 +102,25 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
 
     Protects the client.
 
-    Guarantee: with or without this client's data the release is a point of norm at most ``clip``
-    plus noise, so adding or removing all of it (an absent client sends noise around zero) moves the
-    point by at most ``clip``.
+    Guarantee: whatever this client's data are, the release is a point of norm at most ``clip`` plus
+    noise, and two such points are at most ``2 * clip`` apart. That covers other data in place of
+    all or some of it, and any fixed point of the ball that stands for a client which is away. (One
+    that is away sends nothing at all: it has no nearer neighbour for which less would be enough.)
     """
     check_clip("clip", clip)
-    return gaussian(me, what, dx.clipped(clip), sensitivity=clip, z=z, unit="client")
+    whole: dict[str, Any] = {"unit": "client", "relation": "either"}
+    return gaussian(me, what, dx.clipped(clip), sensitivity=2 * clip, z=z / 2, **whole)
+
+
+def update_z(mu: float) -> float:
+    """Return the noise multiplier with which :func:`gaussian_update` is mu-GDP."""
+    return 2 / mu
+
+
+def update_line(client: ClientId, z: float, rounds: Rounds) -> Release:
+    """Return the ledger line of :func:`gaussian_update` in some rounds."""
+    event = Gaussian(z / 2)
+    return Release("update", "client", client, "server", event, rounds, relation="either")
 
 
 @dataclass
@@ -218,12 +238,13 @@ def gaussian_mean(
 
     Protects clients from everybody but the server.
 
-    Guarantee: each point has norm at most ``clip``, so adding or removing one client moves the
-    *sum* by at most ``clip``; the noise on the sum is ``z * clip``; dividing by the constant
-    ``out_of`` is post-processing. ``out_of`` must not depend on who replied, and points are never
-    weighted. The law of the sample goes into the ledger, unless the sample is not ``secret``: then
-    everybody in it pays, whether they replied or not, and nothing is amplified. ``noise_z`` above
-    ``z``: the rest of the guarantee goes to the bits of an :class:`AdaptiveClip`.
+    Guarantee: each point has norm at most ``clip``, and a client that is away adds nothing to the
+    *sum*, so zeroing one out moves it by at most ``clip``; the noise on the sum is ``z * clip``;
+    dividing by the constant ``out_of`` is post-processing. ``out_of`` must not depend on who
+    replied, and points are never weighted. The law of the sample goes into the ledger, unless the
+    sample is not ``secret``: then everybody in it pays, whether they replied or not, and nothing is
+    amplified. ``noise_z`` above ``z``: the rest of the guarantee goes to the bits of an
+    :class:`AdaptiveClip`.
     """
     check_clip("clip", clip)
     check_number("z", z, at_least=0)
@@ -380,9 +401,9 @@ def noisy_counts(
 ) -> Released[Array]:
     """Release how many of a client's sub-teachers are for each class, query by query, with noise.
 
-    Guarantee: which sub-teacher learns from an example depends on that example alone, so adding or
-    removing one changes one sub-teacher, and with it at most two counts of each query, by one.
-    Replacing one may change two.
+    Guarantee: which sub-teacher learns from an example depends on that example alone, so zeroing
+    one out changes one sub-teacher, and with it at most two counts of each query, by one. Replacing
+    one may change two.
     """
     check_number("scale", scale, at_least=0)
     line = vote_line(me.id, "sub-teachers", len(counts), scale=scale, kind=kind)

@@ -41,7 +41,7 @@ X = Params(a=torch.ones(6), b=torch.ones(12)).as_released()
 
 def release(method, present, run, round, rounds, monkeypatch, ledger=None):
     """Return what a client's real task sends in one round, as one array."""
-    dx = (1000.0 if present else 0.0) * X
+    dx = (1000.0 if present else -1000.0) * X
     monkeypatch.setattr(cuag, "debiased", lambda *a: dx)
     me = a_client(round, seed=[run, present, round], spent=ledger)
     call = {
@@ -54,16 +54,16 @@ def release(method, present, run, round, rounds, monkeypatch, ledger=None):
 
 @pytest.mark.parametrize("schedule", ["constant", "harmonic"])
 def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
-    """Four rounds of the worst client there is.
+    """Four rounds of the worst two clients there are.
 
-    Its layers are clipped to their bounds, all in one direction.
+    Their layers are clipped to their bounds, all in one direction and all in the opposite one.
     """
     method, rounds = CUAG(unit="client", epsilon=10.0, schedule=schedule, matrix="binary:0.5"), 4
     like = method.compressor.compress(X, method.compressor.rates(X))
     bounds = LayerBounds.of(method.init(X).c, like)
     worst = bounds.clipped(1e6 * like)
     zs = [
-        1 / mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule)
+        2 / mu_in_round(privacy.gdp_mu(10.0, DELTA), k, rounds, schedule)
         for k in range(1, rounds + 1)
     ]
 

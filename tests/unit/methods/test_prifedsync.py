@@ -34,7 +34,7 @@ def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(lab):
     method = PriFedSync(rounds=4, sigma=2.0, local=QUICK)
     _, engine = run(lab, method)
     got = privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5)
-    assert got == pytest.approx(privacy.gdp_epsilon(math.sqrt(4) / 2.0, 1e-5))
+    assert got == pytest.approx(privacy.gdp_epsilon(2 * math.sqrt(4) / 2.0, 1e-5))
     predicted = Ledger(
         method.releases({i: 10 for i in engine.everyone}, {i: 4 for i in engine.everyone}, 1e-5)
     )
@@ -74,7 +74,8 @@ def test_certified_noise_is_sigma_C_and_g_is_made_of_what_was_released(sent):
     for k, v in reply.sent.dx.items():
         torch.testing.assert_close(v, want[k] + 0.5 * 2.0)
     assert same(reply.keep["g"], dx.zeros() - 0.1 * reply.sent.dx)
-    assert [line.event for line in me.spent] == [Gaussian(0.5)]
+    # two clients' updates are 2C apart
+    assert [(line.event, line.relation) for line in me.spent] == [(Gaussian(0.25), "either")]
 
 
 def test_a_batch_larger_than_the_papers_data_is_all_of_them():

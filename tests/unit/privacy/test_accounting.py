@@ -414,6 +414,14 @@ def test_a_release_stated_for_replacement_says_nothing_about_removal():
     assert eps(gaussian, relation="replace") == gdp_epsilon(1.0, DELTA)
 
 
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_relation_that_the_accountant_does_not_know_is_no_guarantee(relation):
+    """It used to count as stated for replacement: half of what it costs."""
+    for unit in UNITS:
+        unknown = line(relation="add/remove", unit=unit)
+        assert eps(unknown, unit="example", relation=relation) == math.inf
+
+
 def test_attempts_are_paid_for():
     ledger = Ledger()
     for _ in range(4):

@@ -108,26 +108,30 @@ def test_gaussian(holds):
     assert got.bound > 0.6 * got.certified
 
 
-def update(present, run, round=0, spent=None, with_=1000.0, without=0.0):
+def update(present, run, round=0, spent=None, with_=1000.0, without=-1000.0):
+    """Return a clipped update; by default the neighbours are as far apart as two can be."""
     me = me_(run, present, round, spent)
     return gaussian_update(me, "u", point((with_ if present else without) * E1), clip=1.0, z=0.5)
 
 
-def test_a_clients_update(holds):
+@pytest.mark.parametrize("unit", ["client", "example"])
+@pytest.mark.parametrize("relation", ["zero-out", "replace"])
+def test_a_clients_update(holds, unit, relation):
+    """Other data, or one example, can turn a clipped update round: it moves by 2C.
+
+    A client that is away sends nothing, so there is no nearer neighbour to be measured against.
+    """
     ledger = Ledger()
     update(True, 0, spent=ledger)
-    holds(lambda present, run: array(update(present, run))[0], certificate(ledger, "client"))
-
-
-def test_one_example_that_turns_a_clients_update_round(holds):
-    """Example level: the client is there in both worlds, and its clipped update moves by 2C."""
-    ledger = Ledger()
-    update(True, 0, spent=ledger)
-    got = holds(
-        lambda present, run: array(update(present, run, without=-1000.0))[0],
-        certificate(ledger, "example"),
+    turned = holds(
+        lambda present, run: array(update(present, run))[0],
+        certificate(ledger, unit, relation=relation),
     )
-    assert got.bound > certificate(ledger, "client")
+    assert turned.bound > 0.6 * turned.certified
+    nearer = holds(
+        lambda present, run: array(update(present, run, without=0.0))[0], turned.certified
+    )
+    assert nearer.bound < turned.bound
 
 
 def mean_of(present, run, round=0, canary=1000.0):
@@ -415,13 +419,13 @@ def test_clipping_at_the_updates_own_norm_is_found(monkeypatch):
     certified = certificate(ledger, "client")
     real = mechanisms.gaussian
 
-    def at_own_norm(me, what, value, *, sensitivity, z, unit):
-        return real(me, what, value, sensitivity=max(value.norm(), 1e-6), z=z, unit=unit)
+    def at_own_norm(me, what, value, *, sensitivity, **how):
+        return real(me, what, value, sensitivity=max(value.norm(), 1e-6), **how)
 
     monkeypatch.setattr(mechanisms, "gaussian", at_own_norm)
     monkeypatch.setattr(Params, "clipped", lambda self, bound: 1.0 * self)
     scores = projection([E1]), spread([E1])
-    broken(repeated(lambda *a: array(update(*a)), 1, *scores), certified)
+    broken(repeated(lambda *a: array(update(*a, without=0.0)), 1, *scores), certified)
 
 
 def test_weights_by_examples_are_found(monkeypatch):
@@ -467,27 +471,26 @@ def test_a_fresh_ledger_every_round_is_found():
 DIRECTIONS = list(np.eye(DIM)[:2])  # what the canary adds in the first round, and in the second
 
 
-def two_rounds(present, run, round):
-    me = me_(run, present, round)
-    return array(
-        gaussian_update(me, "u", point(1000.0 * present * DIRECTIONS[round]), clip=1.0, z=0.5)
-    )
+def two_rounds(present, run, round, spent=None):
+    me, turned = me_(run, present, round, spent), 1000.0 if present else -1000.0
+    return array(gaussian_update(me, "u", point(turned * DIRECTIONS[round]), clip=1.0, z=1.0))
+
+
+def certificate_of_two_rounds():
+    ledger = Ledger()
+    for round in range(2):
+        two_rounds(True, 0, round, ledger)
+    return certificate(ledger, "client")
 
 
 def test_fresh_noise_in_two_rounds_holds(holds):
-    ledger = Ledger()
-    for round in range(2):
-        update(True, 0, round, ledger)
     scores = projection(DIRECTIONS), *differences(DIRECTIONS)
-    holds(repeated(two_rounds, 2, *scores), certificate(ledger, "client"), runs=1000)
+    holds(repeated(two_rounds, 2, *scores), certificate_of_two_rounds(), runs=1000)
 
 
 def test_the_same_noise_in_two_rounds_is_found(monkeypatch):
     """The difference of the two rounds has no noise left at all."""
-    ledger = Ledger()
-    for round in range(2):
-        update(True, 0, round, ledger)
-    certified = certificate(ledger, "client")
+    certified = certificate_of_two_rounds()
     run_of = {}
     monkeypatch.setattr(
         mechanisms, "source", lambda noise, rng: FromSeed(np.random.default_rng(run_of["now"]))

@@ -7,6 +7,7 @@ import pytest
 import tacit
 from tacit import privacy
 from tacit.cli.main import call
+from tacit.core import BadInput
 from tacit.report.pictures import draw_accuracy, draw_sweep
 from tacit.report.tables import comparison_table, sweep_table
 from tacit.run.compare import row
@@ -122,3 +123,25 @@ def test_groups_are_told_from_the_ledger(tmp_path, capsys):
     assert max(g["epsilon"] for g in groups.values()) == max(each.values()) == run.spent
     assert groups["large"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
     assert run.final["groups"]["general"]["epsilon"] < groups["general"]["epsilon"]
+
+
+def test_a_ledger_that_calls_zero_out_add_remove_is_read(tmp_path):
+    """As it was called before: the same releases, the same figure, and a run that goes on."""
+    run = tacit.run("ldp_fl:rounds=2,mode=gradient", out=tmp_path / "run", **QUICK)
+    spent = run.spent
+    for name, old in (("ledger.jsonl", '"add/remove"'), ("config.toml", '"add/remove"')):
+        file = run.folder / name
+        text = file.read_text()
+        assert '"zero-out"' in text
+        file.write_text(text.replace('"zero-out"', old))
+    assert run.spent == spent
+    assert {line.relation for line in run.ledger} == {"zero-out"}
+    assert tacit.resume(run.folder).spent == spent
+
+
+def test_a_relation_that_nobody_knows_is_refused(tmp_path):
+    run = tacit.run("ldp_fl:rounds=1,mode=gradient", out=tmp_path / "run", **QUICK)
+    file = run.folder / "ledger.jsonl"
+    file.write_text(file.read_text().replace('"zero-out"', '"remove"'))
+    with pytest.raises(BadInput, match="relation = 'remove': allowed: zero-out, replace, either"):
+        _ = run.ledger
