@@ -17,6 +17,9 @@ from tacit.report.tables import aligned
 HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delta D]     leave one out: it is solved for
        tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]   its whole cost, before it runs
 
+What is certified is zero-out: one record (or client) replaced by nothing, the size unchanged, as
+sizes are public. For one replaced by another there is a line of its own. Epsilons are rounded up.
+
 examples:
   tacit privacy --z 1.1 --q 0.00427 --steps 14062        epsilon of DP-SGD, by every accountant
   tacit privacy --epsilon 1 --q 0.0427 --steps 1172      the noise multiplier for epsilon 1

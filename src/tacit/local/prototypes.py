@@ -240,7 +240,7 @@ def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes
     One Gaussian release of class sums of embeddings and of class counts.
 
     An example adds a vector of norm R = ``radius`` to one sum and R to one (scaled) count, so
-    adding or removing it moves both together by at most sqrt(2) R. Means, and the choice of classes
+    zeroing it out moves both together by at most sqrt(2) R. Means, and the choice of classes
     whose count stands out of the noise, are post-processing. Sums are in double precision: their
     rounding is far below the hair by which rows are clipped below the bound.
     """

@@ -548,7 +548,7 @@ def clipped_sum(
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
     """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
 
-    Guarantee: adding or removing one example changes the sum by at most ``clip`` in Euclidean norm,
+    Guarantee: zeroing one example out changes the sum by at most ``clip`` in Euclidean norm,
     as long as the model does not mix examples. A gradient that is not finite counts for nothing.
     Memory is bounded by ``micro``, how many examples are taken at a time; by default it follows
     from the size of the model. ``rows``: the loss shows the model that many rows for each example,

@@ -3,8 +3,8 @@
 As DA-FL draws them, and with less noise.
 
 `pls` is DA-FL's algorithm 3. Its guarantee is for replacing a record, so it takes the number of
-records as known. `histogram` counts records with discrete Laplace noise: for adding or removing
-one; the noisy total may be known.
+records as known. `histogram` counts records with discrete Laplace noise: for zeroing one out, and
+for one record more or less; the noisy total may be known.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def histogram(me: Client, *, classes: int, epsilon: float) -> Released[Array]:
 
     A count may come out negative.
 
-    Guarantee, for adding or removing one record: one count changes by one, so all counts together
-    cost epsilon once.
+    Guarantee, for zeroing one record out, and for one record more or less: one count changes by
+    one, so all counts together cost epsilon once.
     """
     return discrete_laplace(me, "class histogram", own_counts(me, classes), epsilon=epsilon)
 

@@ -73,7 +73,7 @@ def release(
 
     Guarantee: every class is released, so also which ones a client holds is hidden. A record is in
     one class, and its row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far
-    adding or removing it moves q. M is centred at means that are known from q; the record moves it
+    zeroing it out moves q. M is centred at means that are known from q; the record moves it
     by d d^T, whose Frobenius norm is |d|^2 <= R^2. In :func:`pack` the Euclidean norm is the
     Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes. A record whose
     features are not finite counts for nothing. Sums are in double precision: their rounding is far
