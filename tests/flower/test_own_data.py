@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from hospitals import NAMES
 
+from tacit import privacy
 from tacit.apps import fleet
 from tacit.apps.site import Site
 from tacit.cli.main import call
@@ -86,3 +88,19 @@ def test_a_site_refuses_to_tell_classes_that_its_data_decide(tmp_path):
     data = load(str(visits(tmp_path)))
     with pytest.raises(BadInput, match="classes: must be stated"):
         Site("a", data, tmp_path / "store")
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(200)
+def test_sites_with_files_of_their_own_train_one_model(hospitals):
+    """Only the first has a patient with the rare disease, and no other needs to."""
+    at = hospitals
+    for name in NAMES:
+        data = visits(at.folder / name, rare=name == NAMES[0])
+        at.join(name, data=data, classes="cold,flu,rare", metrics="none", split=None, part=None)
+    experiment = at.experiment("moments", 1, more="epsilon = 3.0")
+    assert at.serve(experiment).wait(timeout=150) == 0, at.log("run")
+    spent = RunDir.open(at.folder / "run").ledger()
+    assert {line.owner for line in spent} == {"0", "1", "2"}
+    costs = privacy.epsilon(spent, unit="example", observer="server", delta=1e-5)
+    assert costs == pytest.approx(3.0)

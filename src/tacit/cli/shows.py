@@ -139,9 +139,9 @@ class SplitFlags:
 def split(args: Sequence[str]) -> None:
     """Draw who holds what."""
     schemes = "\n".join(f"  {usage:24} {about}" for usage, about in SCHEMES.items())
-    given = parse(
-        SplitFlags, args, prog="tacit split", about=f"Draw who holds what. Schemes:\n{schemes}"
-    )
+    own = "Your own data are divided record by record, so sizes are near what a scheme says."
+    about = f"Draw who holds what. {own} Schemes:\n{schemes}"
+    given = parse(SplitFlags, args, prog="tacit split", about=about)
     if not given.out.name:
         raise BadInput(f"out = '{given.out}': must be the name of a picture, such as split.png")
     Setting(split=given.split, clients=given.clients)  # refuses what contradicts
