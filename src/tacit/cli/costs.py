@@ -91,7 +91,8 @@ def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
         for relation in privacy.RELATIONS
     )
     said = guarantee(unit, observer, spent=spent, replaced=replaced, delta=delta)
-    print(f"its guarantee: {said}: {privacy.reason(ledger, unit=unit, observer=observer)}")
+    why = privacy.reason(ledger, unit=unit, observer=observer, delta=delta)
+    print(f"its guarantee: {said}: {why}")
 
 
 def cost_table(ledger: Ledger, delta: float) -> str:

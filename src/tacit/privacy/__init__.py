@@ -9,10 +9,10 @@ from tacit.privacy.accounting import (
     epsilon,
     overview,
     rdp_epsilon,
-    reason,
 )
 from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
+from tacit.privacy.reasons import reason
 from tacit.privacy.shown import rounded_down, rounded_up, show_epsilon
 
 __all__ = [

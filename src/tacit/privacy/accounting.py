@@ -62,7 +62,7 @@ def epsilon(
     ``quick`` uses a coarse grid: an upper bound still, a little higher, for showing on the way.
     """
     covering = ledger.covering()
-    if any(_ruins(line, unit) and visible(line, observer, covering) for line in ledger):
+    if any(ruins(line, unit) and visible(line, observer, covering) for line in ledger):
         return math.inf  # at once: most ledgers of many clients end here
     owners = by_owner(
         ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick
@@ -131,7 +131,7 @@ def _within(line: Release, other: Release) -> bool:
     )
 
 
-def _ruins(line: Release, unit: Unit) -> bool:
+def ruins(line: Release, unit: Unit) -> bool:
     """Tell whether a line alone makes epsilon infinite for a unit."""
     too_small = unit == "client" and line.unit == "example" and not isinstance(line.event, Nothing)
     return too_small or isinstance(line.event, NonPrivate)
@@ -163,7 +163,7 @@ def bill(lines: list[Release], unit: Unit) -> Bill:
     parts: Counter[Part] = Counter()
     for line in lines:
         event = (
-            NonPrivate("it protects an example, not a client") if _ruins(line, unit) else line.event
+            NonPrivate("it protects an example, not a client") if ruins(line, unit) else line.event
         )
         parts[event, line.sampling, _stated(line, unit)] += line.total()
     return frozenset(parts.items())
@@ -318,28 +318,3 @@ def approve(ledger: Ledger, *, budget: float, unit: Unit, observer: Observer, de
             f"budget = {budget:g}: the next step would bring epsilon to {show_epsilon(spent, 4)} "
             f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"
         )
-
-
-def reason(ledger: Ledger, *, unit: Unit = "example", observer: Observer = "server") -> str:
-    """Return one sentence that says why epsilon is what it is."""
-    if len(ledger) == 0:
-        return "nothing was written to the ledger, and silence is no guarantee"
-    covering = ledger.covering()
-    lines = [line for line in ledger if visible(line, observer, covering)]
-    whys = sorted({line.event.why for line in lines if isinstance(line.event, NonPrivate)})
-    if whys:
-        return "; ".join(whys)
-    kinds = Counter(_words(line) for line in lines if not isinstance(line.event, Nothing))
-    seeded = any(line.noise == "seeded" for line in lines)
-    simulated = " (simulated: the noise is derived from the seed)" if seeded else ""
-    return ("; ".join(sorted(kinds)) or "nothing about the data left any client") + simulated
-
-
-def _words(line: Release) -> str:
-    sampling = (
-        ""
-        if line.sampling.law == "everyone"
-        else f" on a {line.sampling.law} sample, q = {line.sampling.q:.4g}"
-    )
-    event = ", ".join(f"{k} = {v:.4g}" for k, v in vars(line.event).items() if isinstance(v, float))
-    return f"{line.what}: {type(line.event).__name__}({event}){sampling}"

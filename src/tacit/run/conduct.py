@@ -130,7 +130,8 @@ class Run:
     def why(self) -> str:
         """Why the epsilon of what the method protects is what it is, in one sentence."""
         unit, observer = protects(self.experiment.method)
-        return privacy.reason(self.ledger, unit=unit, observer=observer)
+        delta = self.experiment.setting.delta
+        return privacy.reason(self.ledger, unit=unit, observer=observer, delta=delta)
 
     @property
     def experiment(self) -> Experiment:

@@ -38,12 +38,12 @@ from tacit.privacy.accounting import (
     epsilon,
     pld_epsilon,
     rdp_epsilon,
-    reason,
     visible,
 )
 from tacit.privacy.calibrate import noise_for, rate_for, spend, steps_for
 from tacit.privacy.claimed import ldp_fl_sigma, log_moment, moments_epsilon, performance_loss
 from tacit.privacy.gdp import gdp_epsilon, gdp_log_delta, gdp_mu
+from tacit.privacy.reasons import reason
 
 DELTA = 1e-5
 # section 1: sigma 0.5, batch 256, 6000 examples; 50 epochs are 1172 steps
