@@ -35,7 +35,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace (or discrete Laplace) noise with a scale of ``b`` times the L1 sensitivity."""
+    """Continuous Laplace noise with a scale of ``b`` times the L1 sensitivity."""
 
     b: float
 

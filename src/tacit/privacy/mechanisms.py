@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -43,7 +45,8 @@ from tacit.core import (
     in_clip_range,
     weighted_sum,
 )
-from tacit.privacy.noise import Source, normal_like, source
+from tacit.privacy import exact
+from tacit.privacy.noise import Source, laplace_noised, noised, source
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -80,16 +83,18 @@ def gaussian(
     check_number("sensitivity", sensitivity, above=0)
     check_number("z", z, at_least=0)
     me.release(_line(me, what, unit, Gaussian(float(z)), relation))
-    draw = source(me.noise, me.rng)
-    noised = {k: v + normal_like(draw, v, z * sensitivity) for k, v in value.items()}
-    return Params(noised).as_released()
+    return _noisy(source(me.noise, me.rng), value, z * sensitivity).as_released()
+
+
+def _noisy(draw: Source, x: Params, sd: float) -> Params:
+    """Return a point with Gaussian noise, on a grid that depends on the noise alone."""
+    return Params(zip(x, noised(draw, list(x.values()), sd), strict=True))
 
 
 def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: str) -> Params:
     """Add the noise of a published formula that proves nothing: the ledger says infinity, and why."""
     me.release(_line(me, what, "example", NonPrivate(why)))
-    draw = source(me.noise, me.rng)
-    return Params({k: v + normal_like(draw, v, sd) for k, v in value.items()}).as_released()
+    return _noisy(source(me.noise, me.rng), value, sd).as_released()
 
 
 def without_guarantee(me: Client, what: str, why: str) -> None:
@@ -162,16 +167,17 @@ class PrivateSteps:
             if self.q == 1:
                 yield np.arange(n)
             elif self.law == "fixed":
-                yield np.sort(self.draw.uniform(n).argsort()[: round(self.q * n)])
+                yield np.sort(self.draw.bits(n).argsort()[: round(self.q * n)])
             else:
-                yield np.flatnonzero(self.draw.uniform(n) < self.q)
+                # a 64-bit word is below q 2^64 with probability q or, by rounding, a little less
+                yield np.flatnonzero(self.draw.bits(n) < np.uint64(int(self.q * 2.0**64)))
 
     def noised(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """Return a step's clipped sums with noise."""
         self.left -= 1
         if self.left < 0:
             raise RuntimeError("more releases than the ledger was told of")
-        return [s + normal_like(self.draw, s, self.z * self.clip) for s in sums]
+        return noised(self.draw, sums, self.z * self.clip)
 
 
 def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
@@ -254,13 +260,22 @@ def gaussian_mean(
         if secret
         else mean_lines(cohort, task, replies.sample, z)
     )
-    parts = [(take(r).clipped(clip), 1.0) for r in replies]
-    turn = cohort.turn(f"{task}@{t}", digest(v for part, _ in parts for v in part.values()))
+    parts = [take(r).clipped(clip) for r in replies]
+    turn = cohort.turn(f"{task}@{t}", digest(v for part in parts for v in part.values()))
     for line in lines:
         cohort.release(replace(line, attempt=turn))
     draw = source(cohort.noise, cohort.rng("noise", task, t, *again(turn)))
-    noise = Params({k: normal_like(draw, v, (noise_z or z) * clip) for k, v in like.items()})
-    return (weighted_sum([(noise, 1.0), *parts]) / out_of).as_released()
+    mean = _noisy(draw, _exact_sum(parts, like), (noise_z or z) * clip) / out_of
+    return Params({k: v.to(like[k].dtype) for k, v in mean.items()}).as_released()
+
+
+def _exact_sum(points: Iterable[Params], like: Params) -> Params:
+    """Return the sum of points in float64.
+
+    In float32 a point would move the roundings of all that are added after it, too.
+    """
+    zero = Params({k: torch.zeros_like(v, dtype=torch.float64) for k, v in like.items()})
+    return weighted_sum([(zero, 1.0), *((point, 1.0) for point in points)])
 
 
 def claimed_mean(
@@ -288,52 +303,40 @@ def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
     """Add noise for which nothing is claimed, such as a published server's on the way down."""
     turn = cohort.turn(f"public noise@{t}", digest(x.values()))
     draw = source(cohort.noise, cohort.rng("public noise", t, *again(turn)))
-    return Params({k: v + normal_like(draw, v, sd) for k, v in x.items()})
-
-
-def laplace(
-    me: Client, what: str, value: Array, *, sensitivity: float, epsilon: float
-) -> Released[Array]:
-    """Release numbers with Laplace noise of scale ``sensitivity / epsilon``.
-
-    L1 sensitivity is the caller's.
-    """
-    check_number("epsilon", epsilon, above=0)
-    me.release(_line(me, what, "example", Laplace(1.0 / epsilon)))
-    u = source(me.noise, me.rng).uniform(value.size).reshape(value.shape) - 0.5
-    noise = -np.sign(u) * np.log1p(-2 * np.abs(u)) * sensitivity / epsilon
-    return Released(value + noise)
+    return _noisy(draw, x, sd)
 
 
 def discrete_laplace(
     me: Client, what: str, counts: Array, *, epsilon: float, sensitivity: int = 1
 ) -> Released[Array]:
-    """Release whole numbers with two-sided geometric noise.
+    """Release whole numbers with two-sided geometric noise, drawn exactly.
 
-    Exact, and free of floating-point surprises.
-
-    Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity); an example changes
-    one count by one.
+    Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity), for every k; an
+    example changes one count by one.
     """
     check_number("epsilon", epsilon, above=0)
     me.release(_line(me, what, "example", Pure(float(epsilon))))
-    draw, rate = source(me.noise, me.rng), epsilon / sensitivity
-    up, down = (
-        np.floor(np.log(1 - draw.uniform(counts.size)) / -rate).astype(np.int64) for _ in range(2)
-    )
-    return Released(counts + (up - down).reshape(counts.shape))
+    random = exact.words(source(me.noise, me.rng))
+    rate = Fraction(float(epsilon)) / sensitivity
+    noisy = [operator.index(n) + exact.discrete_laplace(random, rate) for n in counts.flat]
+    # a number that 64 bits do not hold counts as the nearest that they do: post-processing
+    held = [min(max(n, -(2**63)), 2**63 - 1) for n in noisy]
+    return Released(np.array(held, np.int64).reshape(counts.shape))
 
 
 def exponential(
     me: Client, what: str, utility: Array, *, sensitivity: float, epsilon: float, relation: Relation
 ) -> Released[int]:
-    """Choose an index with probability proportional to exp(epsilon utility / (2 sensitivity)) (McSherry, Talwar)."""
+    """Choose an index by the exponential mechanism (McSherry and Talwar 2007), drawn exactly.
+
+    Guarantee: P(index) is proportional to exp(epsilon utility / (2 sensitivity)), of the numbers as
+    they are given; one unit changes each utility by at most ``sensitivity``.
+    """
     check_number("epsilon", epsilon, above=0)
     me.release(_line(me, what, "example", Pure(float(epsilon)), relation))
-    scores = epsilon * utility / (2 * sensitivity)
-    weights = np.exp(scores - scores.max())
-    at = source(me.noise, me.rng).uniform(1)[0] * weights.sum()
-    return Released(min(int(np.searchsorted(np.cumsum(weights), at)), len(weights) - 1))
+    rate = Fraction(float(epsilon)) / (2 * Fraction(sensitivity))
+    scores = [rate * Fraction(u) for u in utility.tolist()]
+    return Released(exact.choice(exact.words(source(me.noise, me.rng)), scores))
 
 
 def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussian") -> Array:
@@ -342,19 +345,19 @@ def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussia
     The caller writes the ledger line.
 
     One voter changes its vote: two counts change by one, so the L1 sensitivity is 2 and the L2
-    sensitivity sqrt 2. A tie goes to the first class, but with noise there is none.
+    sensitivity sqrt 2. A tie goes to the first class; noisy counts that were equal before are equal
+    again once in a thousand times, as they lie on a grid.
     """
-    best: Array = (counts + _vote_noise(draw, counts, scale, kind)).argmax(1)
+    best: Array = _noisy_votes(draw, counts, scale, kind).argmax(1)
     return best
 
 
-def _vote_noise(draw: Source, counts: Array, scale: float, kind: str) -> Array:
-    if kind == "gaussian":
-        noise = draw.normal(counts.size) * scale
-    else:
-        u = draw.uniform(counts.size) - 0.5
-        noise = -np.sign(u) * np.log1p(-2 * np.abs(u)) * scale
-    return noise.reshape(counts.shape)
+def _noisy_votes(draw: Source, counts: Array, scale: float, kind: str) -> Array:
+    """Return counts of votes with noise, as float64."""
+    add = noised if kind == "gaussian" else laplace_noised
+    (noisy,) = add(draw, [torch.from_numpy(counts.astype(np.float64))], scale)
+    values: Array = noisy.numpy()
+    return values
 
 
 def vote_event(scale: float, kind: str) -> Event:
@@ -408,7 +411,7 @@ def noisy_counts(
     check_number("scale", scale, at_least=0)
     line = vote_line(me.id, "sub-teachers", len(counts), scale=scale, kind=kind)
     me.release(replace(line, what=what, rounds=((me.round, me.round),), noise=me.noise))
-    return Released(counts + _vote_noise(source(me.noise, me.rng), counts, scale, kind))
+    return Released(_noisy_votes(source(me.noise, me.rng), counts, scale, kind))
 
 
 @dataclass(frozen=True)
@@ -442,8 +445,9 @@ class AdaptiveClip:
         """Return the next clip, in the range of clips; its noise is paid for by :attr:`update_z`."""
         turn = cohort.turn(f"clip@{t}", digest([torch.tensor(list(below)), torch.tensor(clip)]))
         draw = source(cohort.noise, cohort.rng("clip", t, *again(turn)))
-        noisy = sum(float(b) - 0.5 for b in below) + self.bit_noise * float(draw.normal(1)[0])
-        share = noisy / self.out_of + 0.5
+        bits = torch.tensor(sum(float(b) - 0.5 for b in below), dtype=torch.float64)
+        (noisy,) = noised(draw, [bits], self.bit_noise)
+        share = float(noisy) / self.out_of + 0.5
         return in_clip_range(clip * math.exp(-self.lr * (share - self.quantile)))
 
 

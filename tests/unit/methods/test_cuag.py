@@ -103,7 +103,7 @@ LAYERS = Params(a=torch.tensor([3.0, 4.0]), b=torch.zeros(2), c=torch.full((4,),
 
 def test_algorithm_4_by_hand(monkeypatch):
     """Norms 5, 0 and 20: noise of 2 * 5 sigma / 50, none at all, and 2 * 20 sigma / 50."""
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.full_like(like, sd))
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     me, sigma = a_client(round=9), cuag_sigma(0.25, 500, 0.1, 50, 10, 25)
     got = cuag.as_published(me, LAYERS, CUAG(mode="paper"), 0.25, 0.1)
     torch.testing.assert_close(got["a"], LAYERS["a"] + 0.2 * sigma)
@@ -113,7 +113,7 @@ def test_algorithm_4_by_hand(monkeypatch):
 
 
 def test_a_fixed_clip_as_in_table_5(monkeypatch):
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.full_like(like, sd))
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     sigma = cuag_sigma(0.25, 500, 0.1, 50, 1, 25)
     got = cuag.as_published(a_client(), LAYERS, CUAG(mode="paper", fixed_clip=10.0), 0.25, 0.1)
     torch.testing.assert_close(got["a"], LAYERS["a"] + 0.4 * sigma)
@@ -122,7 +122,7 @@ def test_a_fixed_clip_as_in_table_5(monkeypatch):
 
 
 def test_the_variance_taken_for_the_deviation(monkeypatch):
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.full_like(like, sd))
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     sigma = cuag_sigma(0.25, 500, 0.1, 50, 1, 25)
     got = cuag.as_published(a_client(), LAYERS, CUAG(mode="paper", squared=True), 0.25, 0.1)
     torch.testing.assert_close(got["a"], LAYERS["a"] + (0.2 * sigma) ** 2)
@@ -348,7 +348,7 @@ def test_bounds_follow_the_medians_of_the_layers_by_hand(monkeypatch):
 
     Means 1/3 and -1, so e^(-0.2/6) and e^(0.1).
     """
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.zeros_like(like))
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: list(values))
     method = CUAG(unit="client", observer="clients", adaptive=True, matrix="none")
     s = replace(method.init(X), c={"a": 3.0, "b": 1.0})
     server, bounds = Server(["0", "1", "2"], 0), LayerBounds.of(s.c, X)

@@ -27,7 +27,8 @@ from tacit.models import build
 from tacit.privacy import gdp_epsilon, mechanisms
 from tacit.privacy.audit import judge, projection, repeated, spread
 from tacit.privacy.layers import LayerBounds
-from tacit.privacy.mechanisms import gaussian, normal_like
+from tacit.privacy.mechanisms import gaussian
+from tacit.privacy.noise import noised
 from tacit.privacy.schedule import mu_in_round
 
 DELTA = 1e-5
@@ -131,7 +132,7 @@ def data(present):
 
 def with_noise(monkeypatch, factor):
     monkeypatch.setattr(
-        mechanisms, "normal_like", lambda draw, like, sd: normal_like(draw, like, factor * sd)
+        mechanisms, "noised", lambda draw, values, sd: noised(draw, values, factor * sd)
     )
 
 

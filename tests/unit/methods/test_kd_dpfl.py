@@ -19,6 +19,7 @@ from tacit.local.sgd import SGD
 from tacit.methods.fedavg import train as plain_training
 from tacit.methods.kd_dpfl import KDDPFL
 from tacit.privacy.mechanisms import public_noise
+from tacit.privacy.noise import FromSeed, noised
 from tacit.run.conduct import protects
 from tacit.run.cost import claims, predicted
 from tacit.run.drive import drive
@@ -152,13 +153,9 @@ def test_a_round_of_the_paper(tmp_path):
     for i in chosen:
         me = world.client("kd_dpfl.train", i, 0, {})
         y, _ = PAPER.sgd.fit(me, x)
-        noise = me.rng.spawn(1)[0]
         sd = published(0.01, len(me.data), 0.5 * eps_pub)
-        noisy = {
-            k: v + torch.from_numpy(sd * noise.standard_normal(v.numel())).float().view(v.shape)
-            for k, v in y.items()
-        }
-        parts.append((Params(noisy), len(me.data)))
+        noisy = noised(FromSeed(me.rng.spawn(1)[0]), list(y.values()), sd)
+        parts.append((Params(zip(y, noisy, strict=True)), len(me.data)))
     assert (s.x - mean(parts)).norm() < 1e-4 * s.x.norm()
 
 

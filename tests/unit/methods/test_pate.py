@@ -267,7 +267,10 @@ def test_with_a_large_budget_the_labels_are_the_plain_majority(tmp_path):
     for i in "345":
         me = lab.world(method, tmp_path / "w").client("pate.vote", i, 0, {})
         votes.append(ballots(me, lab.x0, method.teacher, engine.public.x))
-    assert s.labels.tolist() == np.sum(votes, axis=0).argmax(1).tolist()
+    counts = np.sum(votes, axis=0)
+    clear = counts.max(1) > 1  # of three votes; where all differ, noise decides
+    assert clear.any()
+    assert s.labels.numpy()[clear].tolist() == counts.argmax(1)[clear].tolist()
 
 
 # ---- groups, and what is refused

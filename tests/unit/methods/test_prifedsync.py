@@ -49,7 +49,7 @@ def sent(lab, monkeypatch):
     dx = Params({k: torch.ones_like(v) for k, v in lab.x0.items()})
     dx = dx * (10 / dx.norm())
     monkeypatch.setattr(prifedsync, "debiased", lambda *a: dx)
-    monkeypatch.setattr(mechanisms, "normal_like", lambda draw, like, sd: torch.full_like(like, sd))
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
 
     def go(**settings):
         method = PriFedSync(local=QUICK, **settings)
