@@ -12,7 +12,7 @@ is a proof of differential privacy, release by release, however adaptive the met
   as it can follow from nothing but what was released. A difference is a leak without a line.
 
 Nothing is believed of a mechanism but where it hands over its result. The size of its noise is
-measured: "quiet", with all standard normal numbers 0, against "loud", with all of them 1.
+measured: "quiet", with all numbers that make noise 0, against "loud", with all of them 1.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from tacit.core import (
 )
 from tacit.data.federated import Federation
 from tacit.engines.node import Engine, Fault, Serial, World, no_fault
-from tacit.privacy import mechanisms
-from tacit.privacy.noise import FromSeed
+from tacit.privacy import mechanisms, noise
+from tacit.privacy.noise import FromSeed, Source
 from tacit.run.conduct import protects
 from tacit.run.drive import drive
 
@@ -100,7 +100,7 @@ class Drawn:
     out: Any
     parts: list[Array]
     spread: Callable[[], float] | None = None  # of noise that quiet and loud do not show
-    norm: int = 2  # by which such noise hides differences
+    norm: int = 2  # by which the noise hides differences
 
 
 @dataclass
@@ -190,25 +190,19 @@ def a_clip(original: Any, out: float, *args: Any, **kwargs: Any) -> Drawn:
 
 
 def numbers(original: Any, out: Any, me: Client, what: str, value: Array, **kwargs: Any) -> Drawn:
-    """Laplace noise, continuous or discrete: it is measured on many zeros."""
+    """Discrete Laplace noise: it is measured on many zeros."""
 
     def spread() -> float:
-        noise = original(nobody(), what, np.zeros(4000, value.dtype), **kwargs).value
-        mean = float(np.abs(noise).mean())
-        return 1 / math.asinh(1 / mean) if noise.dtype.kind == "i" else mean
+        drawn = original(nobody(), what, np.zeros(4000, value.dtype), **kwargs).value
+        return 1 / math.asinh(1 / float(np.abs(drawn).mean()))
 
     return Drawn(original.__name__, [], out, [out.value.astype(np.float64)], spread, norm=1)
 
 
 def counts(original: Any, out: Any, me: Client, what: str, value: Array, **kwargs: Any) -> Drawn:
     """Noisy counts of votes, query by query."""
-
-    def spread() -> float:
-        noise = original(nobody(), what, np.zeros((4000, 1)), **kwargs).value
-        return float(np.abs(noise).mean())
-
-    loud = kwargs["kind"] == "gaussian"  # then it is measured with all the others
-    return Drawn(original.__name__, [], out, list(out.value), None if loud else spread, norm=1)
+    norm = 2 if kwargs["kind"] == "gaussian" else 1
+    return Drawn(original.__name__, [], out, list(out.value), norm=norm)
 
 
 def winners(original: Any, out: Any, draw: Any, value: Array, **kwargs: Any) -> Drawn:
@@ -226,7 +220,6 @@ def nobody() -> Client:
 FUNCTIONS = {
     mechanisms.gaussian: a_point,
     mechanisms.gaussian_mean: a_point,
-    mechanisms.laplace: numbers,
     mechanisms.discrete_laplace: numbers,
     mechanisms.noisy_counts: counts,
     mechanisms.noisy_max: winners,
@@ -254,26 +247,43 @@ def announced(tape: Tape, original: Any) -> Any:
     return release
 
 
-def noise_of(tape: Tape, original: Any, instead: bool) -> Any:
-    """Return a source of numbers that tells the tape, which may want others instead."""
+def noted(tape: Tape, original: Any) -> Any:
+    """Return a source of random words that tells the tape."""
 
-    def draw(self: Any, n: int) -> Array:
+    def bits(self: Any, n: int) -> Array:
         got = original(self, n)
         if n:
             tape.randomness[got.tobytes()] += 1
-        if tape.normals == "seeded" or not instead:
+        return got
+
+    return bits
+
+
+def numbers_of(tape: Tape, original: Any) -> Any:
+    """Return what makes noise of size 1, or other numbers if the tape wants them."""
+
+    def made(draw: Source, n: int) -> Array:
+        got = original(draw, n)
+        if tape.normals == "seeded":
             return got
         return np.zeros(n) if tape.normals == "quiet" else np.ones(n)
 
-    return draw
+    return made
+
+
+def hardly_rounded(original: Any) -> Any:
+    """Return a grid so fine that a shift is what it was before rounding, a post-processing."""
+    return lambda size: 2.0**-30 * original(size)
 
 
 @contextmanager
 def hooked(tape: Tape) -> Iterator[None]:
     """Put the tape wherever mechanisms hand over, lines are written and noise is drawn."""
     patches: list[tuple[Any, str, Any]] = [
-        (FromSeed, "normal", noise_of(tape, FromSeed.normal, True)),
-        (FromSeed, "uniform", noise_of(tape, FromSeed.uniform, False)),
+        (FromSeed, "bits", noted(tape, FromSeed.bits)),
+        (noise, "normal", numbers_of(tape, noise.normal)),
+        (noise, "laplace", numbers_of(tape, noise.laplace)),
+        (noise, "spacing", hardly_rounded(noise.spacing)),
     ]
     patches += [(cls, "release", announced(tape, cls.release)) for cls in (Client, Engine)]
     patches += [(cls, name, taped(tape, getattr(cls, name), look)) for cls, name, look in METHODS]
@@ -363,7 +373,7 @@ class Measured:
             return [float(np.linalg.norm(d.ravel(), drawn.norm)) / noise for d in differences]
         pairs = zip(self.loud.drawn[k].parts, self.quiet.drawn[k].parts, strict=True)
         return [
-            in_units(d, np.abs(loud - quiet))
+            in_units(d, np.abs(loud - quiet), drawn.norm)
             for d, (loud, quiet) in zip(differences, pairs, strict=True)
         ]
 
@@ -382,12 +392,12 @@ class Measured:
         return next((r for r in reversed(lines) if r.owner in (FEDERATION, owner)), None)
 
 
-def in_units(difference: Array, sd: Array) -> float:
-    """Return the Euclidean norm of a difference over the noise; without noise it is infinite."""
+def in_units(difference: Array, sd: Array, norm: int) -> float:
+    """Return the norm of a difference over the noise; without noise it is infinite."""
     moved = difference != 0
     if np.any(sd[moved] == 0):
         return math.inf
-    return float(np.linalg.norm(difference[moved] / sd[moved]))
+    return float(np.linalg.norm(difference[moved] / sd[moved], norm))
 
 
 def together(shifts: list[float], line: Release) -> float:

@@ -163,6 +163,7 @@ def test_the_sum_has_its_law(draw, x, sd):
 
 @both
 def test_laplace_noise_has_its_law(draw):
+    assert stats.kstest(noise.laplace(draw, N), "laplace").pvalue > 1e-6
     (got,) = noise.laplace_noised(draw, [torch.full((N,), 3.0, dtype=torch.float64)], 2.0)
     assert stats.kstest(got, stats.laplace(3.0, 2.0).cdf).pvalue > 1e-6
 
