@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from tacit.engines.inprocess import keep_memory
 from tacit.models import build
+from tacit.privacy.noise import FromOS, noised
 from tacit.privacy.perexample import clipped_sum, micro_batch
 
 CLIP, Z, RATE = 1.0, 1.0, 0.05
@@ -102,9 +103,9 @@ def ours(w: Work, micro: int | None) -> Step:
 
     def step() -> None:
         sums, _ = clipped_sum(w.model, w.loss.each, w.x, w.y, CLIP, micro)
-        noised = [sums[p] + torch.randn_like(p) * (Z * CLIP) for p in weights]
+        noisy = noised(FromOS(), [sums[p] for p in weights], Z * CLIP)
         with torch.no_grad():
-            torch._foreach_add_(weights, noised, alpha=-RATE / len(w.x))
+            torch._foreach_add_(weights, noisy, alpha=-RATE / len(w.x))
 
     return step
 
