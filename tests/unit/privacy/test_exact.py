@@ -1,4 +1,4 @@
-"""Exact draws: every way that the random numbers can go is followed, and its probability added up."""
+"""Exact draws: every way that the random numbers can go is followed, and probabilities added up."""
 
 import heapq
 import itertools
@@ -152,7 +152,7 @@ def test_rates_that_are_floats(draw, epsilon):
 
 
 def script(*values):
-    """Return words that make ``below`` return the values given, each for the n that belongs to it."""
+    """Return words that make ``below`` return the values given, each for its n."""
     for value, n in values:
         yield value << (64 - (n - 1).bit_length())
 

@@ -107,7 +107,7 @@ def certain(y, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["os", "seeded"])
 def test_the_last_bits_do_not_tell_neighbours_apart(way, dtype, kind):
-    """On sums of plain floats one number in six says for certain that the value was not 1."""
+    """On sums of plain floats one number in four says for certain that the value was not 1."""
     from_zero, from_one = (way(kind, torch.full((N,), x, dtype=dtype)) for x in (0.0, 1.0))
     assert int(certain(from_one, dtype).sum()) == 0
     assert int(certain(from_zero, dtype).sum()) == 0
@@ -347,7 +347,7 @@ def test_a_source_is_what_it_was_told_to_be():
 
 
 def test_noise_streams_leave_the_batches_alone():
-    """A mechanism's draws come from a stream of their own: the same batches with and without noise."""
+    """A mechanism's draws come from a stream of their own: batches are the same without noise."""
     a, b = np.random.default_rng(0), np.random.default_rng(0)
     normal(source("seeded", a), 100)
     assert a.permutation(50).tolist() == b.permutation(50).tolist()
