@@ -108,7 +108,10 @@ class Run:
         return self.costing()
 
     def costing(self, observer: Observer | None = None, relation: Relation = "zero-out") -> float:
-        """Return the epsilon of what the method protects, against anybody and for any relation."""
+        """Return the epsilon of what the method protects, against anybody and for any relation.
+
+        For replacement an upper bound: it stands beside the certificate, and clients may be many.
+        """
         unit, whom = protects(self.experiment.method)
         return privacy.epsilon(
             self.ledger,
@@ -116,6 +119,7 @@ class Run:
             observer=observer or whom,
             delta=self.experiment.setting.delta,
             relation=relation,
+            quick=relation == "replace",
         )
 
     @property
