@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help setup demo check test slow clean
+.PHONY: help setup demo check test slow mutants clean
 
 help:
 	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a picture"
@@ -11,6 +11,7 @@ help:
 	@echo "make setup   .venv with everything for development"
 	@echo "make check   lint, types and room contract only"
 	@echo "make slow    the tests that need minutes or the full data sets (TACIT_DATA)"
+	@echo "make mutants plant errors in the code, one at a time, and see that tests notice (minutes)"
 
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -39,6 +40,9 @@ test: check
 
 slow: .venv/dev
 	$(BIN)/pytest -m "slow or flower"
+
+mutants: .venv/dev
+	$(BIN)/python tests/mutants/run.py
 
 clean:
 	rm -rf .venv runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # Poisson samples; all examples; with what a gradient may be corrected by
 STEPS = SGD(lr=0.5, epochs=2, batch=8, clip=0.2, z=0.9)
 WHOLE = SGD(lr=0.5, epochs=2, batch=100, clip=0.2, z=0.9, momentum=0.5, weight_decay=0.1)
-GAN = GANSettings(epochs=2, batch=6, width=2, latent=3, clip=0.05, z=1.5)
+GAN = GANSettings(epochs=4, batch=6, width=2, latent=3, clip=0.05, z=1.5)
 EPISODES = Episodes(steps=3)
-SAMPLED = Episodes(steps=2, batch=8)
+SAMPLED = Episodes(steps=3, batch=18)  # a sample only of the largest client
 PLAIN = SGD(lr=0.5, batch=8)
 AT_ONCE = SGD(lr=0.5, batch=100)  # to be made private by the method, on all examples
 TAUGHT = {"sgd": AT_ONCE, "teacher": PLAIN}
@@ -41,7 +41,7 @@ RECORD = (record_gone("5"), record_other("5"))
 POOLED = (record_gone("0"), record_other("0"))
 # of a client that is large, and of one that is not
 BOTH = (*RECORD, record_gone("1"), record_other("1"))
-CLIENT = (client_other("5"),)  # that one is away is compared with noise around zero
+CLIENT = (client_other("5"),)
 AT_SERVER = (client_away("5"), client_other("5"))
 
 # of each: a name, the settings, and the twins
@@ -61,21 +61,21 @@ VARIANTS = [
     ("ldp_fl update", "ldp_fl:rounds=2,mode=update,clip=0.2", {"sgd": PLAIN}, CLIENT + RECORD),
     ("ldp_fl epsilons", "ldp_fl:rounds=2,mode=update,clip=0.2,epsilons=[1.0,8.0]", {}, CLIENT),
     ("dp_fedavg", "dp_fedavg:rounds=3,q=0.6,clip=0.2,z=0.8", {"sgd": PLAIN}, AT_SERVER + RECORD),
-    ("dp_fedavg adaptive", "dp_fedavg:rounds=3,q=0.6,clip=0.2,adaptive=true", {}, AT_SERVER),
+    ("dp_fedavg adaptive", "dp_fedavg:rounds=3,q=0.6,clip=0.03,adaptive=true", {}, AT_SERVER),
     ("dp_fedavg epsilon", "dp_fedavg:rounds=2,q=1.0,clip=0.1,epsilon=4.0", {}, AT_SERVER),
     ("cl_fl", "cl_fl:rounds=3,per_round=4,clip=0.2,z=0.8", {"sgd": PLAIN}, AT_SERVER + RECORD),
     ("nbafl", "nbafl:rounds=2,clip=0.1", {"sgd": PLAIN}, CLIENT),
     ("udp", "udp:rounds=2,clip=0.1", {"sgd": PLAIN}, CLIENT),
     ("prifedsync", "prifedsync:rounds=2,clip=0.1", {"local": EPISODES}, CLIENT + RECORD),
-    ("cuag example", "cuag:rounds=2,mu=1.0,clip=0.05", {"local": EPISODES}, RECORD),
-    ("cuag example poisson", "cuag:rounds=1,mu=1.0,clip=0.05", {"local": SAMPLED}, RECORD),
+    ("cuag example", "cuag:rounds=2,mu=4.0,clip=0.05", {"local": EPISODES}, RECORD),
+    ("cuag example poisson", "cuag:rounds=1,mu=4.0,clip=0.05", {"local": SAMPLED}, RECORD),
     ("cuag client", "cuag:rounds=2,unit=client,clip=0.05", {"local": EPISODES}, CLIENT + RECORD),
     ("cuag harmonic", f"{CUAG},schedule=harmonic,per_round=5", {"local": EPISODES}, CLIENT),
     ("cuag mus", f"{CUAG},mus=[0.5,2.0]", {"local": EPISODES}, CLIENT),
     ("cuag clients", f"{CUAG},observer=clients", {"local": EPISODES}, AT_SERVER),
     ("cuag adaptive", f"{CUAG},observer=clients,adaptive=true", {"local": EPISODES}, AT_SERVER),
     ("moments", "moments", {}, RECORD),
-    ("moments qda", "moments:head=qda", {}, RECORD),
+    ("moments qda", "moments:head=qda,epsilon=200.0", {}, (*RECORD, record_gone("0"))),
     ("moments lda", "moments:head=lda", {}, RECORD),
     ("moments logistic", "moments:head=logistic", {}, RECORD),
     ("moments mlp", "moments:head=mlp", {}, RECORD),
@@ -87,7 +87,6 @@ VARIANTS = [
         {"main": "dp-sgd", "sgd": WHOLE},
         RECORD,
     ),
-    ("dafl nbafl", "dafl:rounds=1,gamma=1.0,method=nbafl", {}, RECORD),
     ("gfl", "gfl:rounds=2,n_k=20,E_s=1.0", {}, RECORD),
     ("gfl dp-sgd", "gfl:rounds=2,n_k=20,E_s=1.0", {"online": "dp-sgd", "sgd": WHOLE}, RECORD),
     ("pate", f"{PATE}", {"teacher": PLAIN}, RECORD),
@@ -134,8 +133,8 @@ def test_one_record_or_one_client_is_covered(word, settings, twins, tmp_path):
     wild = worlds.wild(federation, *sorted({twin.client for twin in twins}))
     report = check(method, World(wild, lab.model, SEED, tmp_path), lab.x0, twins)
     assert report, "\n".join(report.findings)
-    silent = word.startswith("local") and not method.sgd.clip
-    assert silent or report.needed > 0.3, "the twins hardly differ, so nothing was tested"
+    idle = [what for what, share in report.needed.items() if share < 0.3]
+    assert not idle, "the twins hardly differ there, so nothing was tested"
 
 
 @pytest.mark.parametrize(("word", "settings"), named(PICTURES))
@@ -145,7 +144,7 @@ def test_one_picture_is_covered(word, settings, tmp_path):
     world = World(worlds.wild(worlds.pictures(), "1"), model, SEED, tmp_path)
     report = check(method, world, params_of(model), twins)
     assert report, "\n".join(report.findings)
-    assert report.needed > 0.3, "the twins hardly differ, so nothing was tested"
+    assert min(report.needed.values()) > 0.3, "the twins hardly differ, so nothing was tested"
 
 
 def test_no_method_is_left_out():

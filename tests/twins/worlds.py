@@ -70,36 +70,37 @@ def far(x: torch.Tensor, times: float) -> torch.Tensor:
     return 255 - x if x.dtype == torch.uint8 else times * x
 
 
-def last_row(federation: Federation, client: str) -> int:
-    """Return the row of a client's last record, which is the one that twins differ in."""
-    return int(federation.split.train[int(client)][-1])
+def row_of(federation: Federation, client: str) -> int:
+    """Return the row of the record that twins differ in: one in the midst of a client's."""
+    rows = federation.split.train[int(client)]
+    return int(rows[len(rows) // 3])
 
 
 def wild(federation: Federation, *clients: str) -> Federation:
-    """Return a federation in which some clients' last records are far from all others.
+    """Return a federation in which a record of some clients is far from all others.
 
     So every clip has something to cut off.
     """
     for client in clients:
-        row, train = last_row(federation, client), federation.dataset.train
+        row, train = row_of(federation, client), federation.dataset.train
         federation = with_train(federation, row, far(train.x[row], 20), train.y[row] + 1)
     return federation
 
 
 def record_gone(client: str) -> Twin:
-    """A twin in which a client's last record is left out."""
+    """A twin in which one of a client's records is left out."""
 
     def change(federation: Federation) -> Federation:
-        return Without(**values_of(federation), gone=last_row(federation, client))
+        return Without(**values_of(federation), gone=row_of(federation, client))
 
     return Twin(f"record of client {client} gone", client, "example", "zero-out", change)
 
 
 def record_other(client: str) -> Twin:
-    """A twin in which a client's last record is another one."""
+    """A twin in which one of a client's records is another one."""
 
     def change(federation: Federation) -> Federation:
-        row, train = last_row(federation, client), federation.dataset.train
+        row, train = row_of(federation, client), federation.dataset.train
         return with_train(federation, row, far(train.x[row], -1), train.y[row] + 1)
 
     return Twin(f"record of client {client} other", client, "example", "replace", change)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
-from tacit.core import BadInput, Client, Gaussian, Ledger, params_of
+from tacit.core import BadInput, Client, Gaussian, Ledger, Params, params_of
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local import prototypes as room
@@ -247,6 +247,22 @@ def test_classes_that_drown_in_the_noise_are_left_out():
     me = random_client(60, classes=2)
     made = private_prototypes(me, on_sphere(2.0), Private(1.0, 0.0, 5.0, 2.0))
     assert made.known.tolist() == [True, True, False]
+
+
+def test_classes_are_known_by_their_noisy_counts(monkeypatch):
+    """However many examples there are: with counts that noise has turned round, none is known."""
+    me, private = random_client(60), Private(1.0, 0.0, 0.1, 2.0)
+    assert private_prototypes(me, on_sphere(2.0), private).known.all()
+    real = room.gaussian
+
+    def turned_round(*args, **kwargs):
+        noisy = real(*args, **kwargs)
+        return Params(sums=noisy["sums"], counts=-noisy["counts"])
+
+    monkeypatch.setattr(room, "gaussian", turned_round)
+    made = private_prototypes(me, on_sphere(2.0), private)
+    assert not made.known.any()
+    assert made.points.norm(dim=1).min() > 2.0  # sums that are divided by nothing
 
 
 def test_a_private_round_has_two_lines_and_its_result_may_leave():

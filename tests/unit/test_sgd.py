@@ -287,3 +287,14 @@ def test_refused_settings_are_named_in_one_line(wrong, line):
 def test_infinite_step_is_refused():
     with pytest.raises(BadInput, match=r"^sgd.lr = inf: must be finite"):
         SGD(lr=float("inf"))
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_correction_by_raw_data_takes_the_mark_away(released):
+    """What is trained privately may leave, unless something else than noisy gradients went in."""
+    me, x = client()
+    x.as_released()
+    extra = (0.1 * x).as_released(released)
+    sgd = SGD(lr=0.1, batch=4, clip=1.0, z=1.0)
+    y, _ = sgd.fit(me, x, grad=lambda g, y: g + extra)
+    assert y.released is released

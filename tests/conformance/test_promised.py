@@ -1,0 +1,58 @@
+"""A method that is told an epsilon spends that much over all its rounds, and hardly less."""
+
+from dataclasses import replace
+
+import pytest
+from lab import small
+
+from tacit import privacy
+from tacit.local.prototypes import Episodes
+from tacit.local.sgd import SGD
+from tacit.methods import METHODS
+from tacit.run.conduct import protects
+from tacit.run.drive import drive
+
+DELTA = 1e-5
+WHOLE = SGD(batch=100)  # all examples in every step, so that no accountant takes long
+LOCAL = Episodes(steps=2)
+KINDS = {
+    "ldp_fl dp-sgd": {"sgd": WHOLE},
+    "ldp_fl gradient": {"mode": "gradient"},
+    "ldp_fl update": {"mode": "update"},
+    "ldp_fl replace": {"mode": "gradient", "relation": "replace"},
+    "nbafl": {},
+    "udp": {},
+    "dp_fedavg": {"q": 1.0},
+    "cuag example": {"local": LOCAL},
+    "cuag client": {"local": LOCAL, "unit": "client"},
+    "cuag harmonic": {"local": LOCAL, "unit": "client", "schedule": "harmonic"},
+    "cuag clients": {"local": LOCAL, "unit": "client", "observer": "clients"},
+    "moments": {},
+    "pate": {"sub": 3, "teacher": WHOLE},
+    "pate vote": {"labels": "vote", "teacher": WHOLE},
+    "kd_dpfl": {"sgd": WHOLE},
+}
+
+
+def spent(method, lab):
+    """Return the epsilon of a run, for the unit and the observer that the method speaks of."""
+    engine = lab.serial(method)
+    drive(method, engine, method.init(lab.x0))
+    unit, observer = protects(method)
+    how = getattr(method, "relation", "zero-out")
+    return privacy.epsilon(
+        engine.ledger, unit=unit, observer=observer, delta=DELTA, relation=how, quick=True
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=[k.replace(" ", "-") for k in KINDS])
+def test_a_method_spends_what_it_promises(name, kind, lab, one_thread):
+    """Everybody is in every round: who is in fewer may spend less, nobody more."""
+    method = replace(small(name.partition(" ")[0]), **kind, epsilon=3.0)
+    method = replace(method, per_round=0) if hasattr(method, "per_round") else method
+    assert 0.99 * 3.0 < spent(method, lab) <= 3.0 * (1 + 1e-6)
+
+
+def test_no_method_that_takes_an_epsilon_is_left_out():
+    named = {name for name, cls in METHODS.items() if "epsilon" in cls.__dataclass_fields__}
+    assert named == {kind.partition(" ")[0] for kind in KINDS}
