@@ -102,11 +102,13 @@ def accountants(z: float, q: float, steps: int, delta: float, law: str) -> str:
 
     The first line certifies, the others are for comparison.
     """
-    spend = partial(privacy.spend, z, steps, q, delta=delta, law=law)
-    how = "exact (GDP)" if q == 1 else "PLD, refined"
+    certify = partial(privacy.spent, z, steps, q, delta=delta, law=law)
+    zeroed = certify()
+    replaced = certify(relation="replace")
+    how = f"one record zeroed out, delta {delta:g}: {zeroed.accountant}"
     rows = [
-        ("certified", spend(), f"one record zeroed out, delta {delta:g}: {how}"),
-        ("replace-one", spend(relation="replace"), "the same for one replaced"),
+        ("certified", zeroed.epsilon, how),
+        ("replace-one", replaced.epsilon, f"one record replaced: {replaced.accountant}"),
     ]
     if z > 0 and steps:
         rows += _others(z, q, steps, delta, law)

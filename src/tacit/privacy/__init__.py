@@ -8,9 +8,9 @@ from tacit.privacy.accounting import (
     by_owner,
     epsilon,
     overview,
-    rdp_epsilon,
 )
-from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, steps_for
+from tacit.privacy.bounds import rdp_epsilon
+from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, spent, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 from tacit.privacy.reasons import reason
 from tacit.privacy.shown import rounded_down, rounded_up, show_epsilon
@@ -34,5 +34,6 @@ __all__ = [
     "rounded_up",
     "show_epsilon",
     "spend",
+    "spent",
     "steps_for",
 ]

@@ -3,36 +3,35 @@
 Silence is infinity.
 
 Without subsampling, Gaussian releases are accounted exactly (GDP). Otherwise the certificate is the
-privacy loss distribution of dp-accounting, rounded up, on a grid that is refined until epsilon
-moves by less than 0.1%.
+least of several upper bounds: the privacy loss distribution of dp-accounting, rounded up, on a grid
+that is refined until epsilon moves by less than 0.01%, and figures in closed form for numbers that
+are too extreme for a grid.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from tacit.core import (
     FEDERATION,
     BudgetReached,
-    Event,
     Gaussian,
-    Laplace,
     Ledger,
     NonPrivate,
     Nothing,
     Observer,
-    Pure,
     Relation,
     Release,
-    Sampling,
     Unit,
     check_number,
 )
-from tacit.privacy.gdp import gdp_epsilon
+from tacit.privacy.bill import Bill, Costs, Part, finite, twice
+from tacit.privacy.bounds import rdp_epsilon, renyi_epsilon, unsampled_epsilon
+from tacit.privacy.pld import grids
 from tacit.privacy.shown import show_epsilon
 
 UNITS: tuple[Unit, ...] = ("example", "client")
@@ -42,10 +41,7 @@ RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
 # its client's contribution round, which is what replacing the client does and more than zeroing it
 # out: only so does an example never cost more than its whole client.
 SIDE_BY_SIDE: dict[Unit, Relation] = {"example": "zero-out", "client": "replace"}
-
-# one mechanism, as data, and the relation its sensitivity is stated for
-Part = tuple[Event, Sampling, str]
-Bill = frozenset[tuple[Part, int]]  # mechanisms and how often each was used
+UNCOUNTABLE = 10**100  # releases: a ledger that says so is no guarantee
 
 
 def epsilon(
@@ -97,6 +93,12 @@ def by_owner(
 
     What it released itself, and what the federation released of everybody.
     """
+    each = bills(ledger, unit=unit, observer=observer)
+    return {owner: bill_epsilon(b, relation, delta, quick=quick) for owner, b in each.items()}
+
+
+def bills(ledger: Ledger, *, unit: Unit, observer: Observer) -> dict[str, Bill]:
+    """Return what each owner is charged for, as ``observer`` sees it."""
     covering = ledger.covering()
     lines = [line for line in ledger if visible(line, observer, covering)]
     owners = {line.owner for line in ledger} - {FEDERATION} or {line.owner for line in ledger}
@@ -105,11 +107,7 @@ def by_owner(
     for line in lines:
         if line.owner != FEDERATION:
             own[line.owner].append(line)
-    grid = 1e-2 if quick else None
-    return {
-        owner: bill_epsilon(bill(mine + shared, unit), relation, delta, grid)
-        for owner, mine in own.items()
-    }
+    return {owner: bill(mine + shared, unit) for owner, mine in own.items()}
 
 
 def visible(line: Release, observer: Observer, covering: Sequence[Release]) -> bool:
@@ -150,11 +148,6 @@ def _stated(line: Release, unit: Unit) -> str:
     return seen.get(line.relation, line.relation)
 
 
-def _twice(stated: str, relation: Relation) -> bool:
-    """Tell whether neighbours are twice as far apart as an event was stated for."""
-    return stated == "swap" or (stated == "zero-out" and relation == "replace")
-
-
 def bill(lines: list[Release], unit: Unit) -> Bill:
     """Return what some lines cost a unit.
 
@@ -169,152 +162,95 @@ def bill(lines: list[Release], unit: Unit) -> Bill:
     return frozenset(parts.items())
 
 
-@lru_cache(maxsize=4096)
-def bill_epsilon(bill: Bill, relation: Relation, delta: float, grid: float | None = None) -> float:
-    """Return the certified epsilon of a bill.
+@dataclass(frozen=True)
+class Certificate:
+    """An upper bound on epsilon, and the accountant that it is from."""
 
-    With a given grid it is an upper bound that is not refined.
+    epsilon: float
+    accountant: str
+
+
+def bounds(bill: Bill, relation: Relation, delta: float) -> Iterator[Certificate]:
+    """Yield upper bounds on the epsilon of a bill, the cheapest first; the least is its certificate.
+
+    Exact figures stand alone.
     """
     check_number("delta", delta, above=0, below=1)
     paid = sorted(((part, n) for part, n in bill if not isinstance(part[0], Nothing)), key=repr)
-    if not bill or any(not finite(part, relation) for part, _ in paid):
-        return math.inf
-    if not paid:
-        return 0.0
-    if all(
-        isinstance(event, Gaussian) and sampling.law == "everyone"
-        for (event, sampling, _), _ in paid
-    ):
-        return gdp_epsilon(
-            math.sqrt(sum(n * gaussian_mu(part, relation) ** 2 for part, n in paid)), delta
-        )
-    return (
-        refined(paid, relation, delta) if grid is None else pld_epsilon(paid, relation, delta, grid)
-    )
+    if not bill or any(not finite(part, relation) or n > UNCOUNTABLE for part, n in paid):
+        yield Certificate(math.inf, "none")
+        return
+    _check_known(paid)
+    unsampled = unsampled_epsilon(paid, relation, delta)
+    if all(_exact(part) for part, _ in paid):
+        yield Certificate(unsampled, "exact (GDP)")
+        return
+    yield Certificate(unsampled, "GDP without sampling, an upper bound")
+    if unsampled == 0:
+        return
+    yield Certificate(renyi_epsilon(paid, relation, delta), "RDP, an upper bound")
+    found = math.inf
+    for found in grids(paid, relation, delta):
+        yield Certificate(found, "PLD, refined")
+    if found == math.inf and len(paid) == 1 and not twice(paid[0][0][2], relation):
+        # more orders than before: tighter, but slow
+        yield Certificate(rdp_epsilon(paid, delta), "RDP, an upper bound")
 
 
-def finite(part: Part, relation: Relation) -> bool:
-    """Tell whether a mechanism gives any guarantee.
+def _exact(part: Part) -> bool:
+    return isinstance(part[0], Gaussian) and part[1].law == "everyone"
 
-    One stated for replacement gives none for zeroing out, and one stated for anything that is not
-    known gives none at all.
+
+def _check_known(paid: Costs) -> None:
+    """Refuse to give a number to what no accountant knows."""
+    for (event, sampling, _), _ in paid:
+        if sampling.law != "everyone" and not isinstance(event, Gaussian):
+            raise TypeError(f"no accountant for a subsampled {type(event).__name__}")
+
+
+@lru_cache(maxsize=4096)
+def certificate(bill: Bill, relation: Relation, delta: float) -> Certificate:
+    """Return the least upper bound on the epsilon of a bill, and the accountant that it is from."""
+    return min(bounds(bill, relation, delta), key=lambda found: found.epsilon)
+
+
+@lru_cache(maxsize=4096)
+def quick_certificate(bill: Bill, relation: Relation, delta: float) -> Certificate:
+    """Return an upper bound that is not refined: PLD's first, where there is one."""
+    found = []
+    for bound in bounds(bill, relation, delta):
+        found.append(bound)
+        if bound.accountant.startswith("PLD"):
+            break
+    return min(found, key=lambda bound: bound.epsilon)
+
+
+@lru_cache(maxsize=4096)
+def affordable(bill: Bill, relation: Relation, delta: float, budget: float) -> bool:
+    """Tell whether the certificate of a bill is at most ``budget``.
+
+    The first bound that shows it is enough; only near the budget are finer ones looked at.
     """
-    event, _, stated = part
-    if isinstance(event, NonPrivate) or (stated == "replace" and relation == "zero-out"):
-        return False
-    if stated not in ("zero-out", "replace", "either", "swap", "as is"):
-        return False
-    return all(
-        0 < value < math.inf for value in vars(event).values() if isinstance(value, float | int)
-    )
+    return any(found.epsilon <= budget for found in bounds(bill, relation, delta))
 
 
-def gaussian_mu(part: Part, relation: Relation) -> float:
-    """Return the mu of one Gaussian release.
+def bill_epsilon(bill: Bill, relation: Relation, delta: float, *, quick: bool = False) -> float:
+    """Return the certified epsilon of a bill.
 
-    Replacing is zeroing out and putting another in, so it moves a sum twice as far.
+    ``quick``: an upper bound that is not refined.
     """
-    event, _, stated = part
-    assert isinstance(event, Gaussian)
-    return (2.0 if _twice(stated, relation) else 1.0) / event.z
-
-
-def refined(bill: Sequence[tuple[Part, int]], relation: Relation, delta: float) -> float:
-    """Return the PLD's epsilon on a grid fine enough that halving it moves the result by less than 0.1%."""
-    interval, last = 1e-3, math.inf
-    while True:
-        now = pld_epsilon(bill, relation, delta, interval)
-        if last - now <= 0.001 * now or interval < 1e-4:
-            return min(now, last)
-        interval, last = interval / 2, now
-
-
-def pld_epsilon(
-    bill: Iterable[tuple[Part, int]], relation: Relation, delta: float, interval: float
-) -> float:
-    """Return the epsilon of the composed privacy loss distribution on a given grid.
-
-    Never below the truth.
-    """
-    # imported late: it would slow down every start
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    total = pld.identity(value_discretization_interval=interval)
-    for part, n in bill:
-        total = total.compose(_pld(part, relation, interval).self_compose(n))
-    return float(total.get_epsilon_for_delta(delta))
-
-
-def _pld(part: Part, relation: Relation, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-    from dp_accounting.pld.common import DifferentialPrivacyParameters
-
-    event, sampling, stated = part
-    twice = 2.0 if _twice(stated, relation) else 1.0
-    grid = {"value_discretization_interval": interval}
-    if isinstance(event, Gaussian):
-        return _gaussian_pld(event.z, sampling, twice, grid)
-    if sampling.law != "everyone":
-        raise TypeError(f"no accountant for a subsampled {type(event).__name__}")
-    if isinstance(event, Laplace):
-        return pld.from_laplace_mechanism(event.b / twice, **grid)
-    assert isinstance(event, Pure)
-    return pld.from_privacy_parameters(
-        DifferentialPrivacyParameters(event.epsilon * twice, 0), **grid
-    )
-
-
-def _gaussian_pld(z: float, sampling: Sampling, twice: float, grid: dict[str, float]) -> Any:
-    """Return the PLD of one Gaussian release on a sample.
-
-    Poisson: dp-accounting's, for either relation. Fixed size, without replacement: the sample with
-    and without a unit differ by exchanging it for another, which moves the sum by twice the clip,
-    so both relations are dominated by the Poisson pair with half the noise (Zhu, Dong and Wang
-    2022, Proposition 30).
-    """
-    import dp_accounting as dp
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    if sampling.law == "fixed":
-        return pld.from_gaussian_mechanism(z / 2, sampling_prob=sampling.q, **grid)
-    replace = (
-        dp.NeighboringRelation.REPLACE_ONE
-        if twice == 2.0
-        else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    return pld.from_gaussian_mechanism(
-        z, sampling_prob=sampling.q, neighboring_relation=replace, **grid
-    )
-
-
-def rdp_epsilon(bill: Iterable[tuple[Part, int]], delta: float) -> float:
-    """Return the epsilon of Renyi accounting for zero-out, as a cross-check.
-
-    An upper bound, usually looser.
-    """
-    import absl.logging
-    import dp_accounting as dp
-    from dp_accounting.rdp import RdpAccountant
-
-    absl.logging.set_verbosity(
-        absl.logging.ERROR
-    )  # it warns of orders that it leaves out, which only loosens the bound
-    accountant = RdpAccountant()
-    for (event, sampling, _), n in bill:
-        if not isinstance(event, Gaussian):
-            return math.inf
-        z = event.z / 2 if sampling.law == "fixed" else event.z
-        accountant.compose(dp.PoissonSampledDpEvent(sampling.q, dp.GaussianDpEvent(z)), n)
-    return float(accountant.get_epsilon(delta))
+    return (quick_certificate if quick else certificate)(bill, relation, delta).epsilon
 
 
 def approve(ledger: Ledger, *, budget: float, unit: Unit, observer: Observer, delta: float) -> None:
-    """Refuse a ledger that has passed its budget."""
+    """Refuse a ledger whose certificate is above its budget."""
     if budget == math.inf:
         return
+    each = set(bills(ledger, unit=unit, observer=observer).values())
+    if each and all(affordable(b, "zero-out", delta, budget) for b in each):
+        return
     spent = epsilon(ledger, unit=unit, observer=observer, delta=delta)
-    if not spent <= budget:
-        raise BudgetReached(
-            f"budget = {budget:g}: the next step would bring epsilon to {show_epsilon(spent, 4)} "
-            f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"
-        )
+    raise BudgetReached(
+        f"budget = {budget:g}: the next step would bring epsilon to {show_epsilon(spent, 4)} "
+        f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"
+    )

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from tacit.core import Gaussian, Sampling, check_number
-from tacit.privacy.accounting import Part, bill_epsilon
+from tacit.privacy.bill import Part
 from tacit.privacy.gdp import gdp_epsilon
+from tacit.privacy.pld import pld_epsilon
 
 
 def log_moment(order: int, ratio: float, q: float = 1.0) -> float:
@@ -50,6 +51,8 @@ def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:
 
     Too low for finitely many steps.
     """
+    if z < 0.04:  # e^625 and more
+        return math.inf
     return gdp_epsilon(q * math.sqrt(steps * math.expm1(z**-2)), delta)
 
 
@@ -165,4 +168,4 @@ def cuag_epsilon(mu: float, t: int, *, D: int, lam: float, B: int, P: int, delta
     parts: list[Part] = [
         (Gaussian(cuag_sigma(mu, D, lam, B, s, P)), sampling, "zero-out") for s in range(1, t + 1)
     ]
-    return bill_epsilon(frozenset((part, P) for part in parts), "zero-out", delta, 1e-3)
+    return pld_epsilon([(part, P) for part in parts], "zero-out", delta, 1e-3)

@@ -28,6 +28,12 @@ class Budget:
             delta=self.delta,
         )
 
+    def prepare(self) -> None:
+        """Import what checks need, for processes that are forked from this one; it takes seconds."""
+        if self.epsilon < math.inf:
+            import dp_accounting.pld
+            import dp_accounting.rdp  # noqa: F401
+
     def at_clients(self) -> Budget:
         """Return what a client can keep by itself: a budget against the server.
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tacit.core import Ledger, NonPrivate, Nothing, Observer, Release, Unit
-from tacit.privacy.accounting import bill, by_owner, finite, ruins, visible
+from tacit.privacy.accounting import bill, by_owner, ruins, visible
+from tacit.privacy.bill import finite
 from tacit.privacy.shown import rounded_down, rounded_up
 
 MOST = 300  # characters of a reason

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tacit.core import ClientId, Gaussian, Sampling
-from tacit.privacy.accounting import Part, bill_epsilon
+from tacit.privacy.accounting import bill_epsilon
+from tacit.privacy.bill import Part
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.gdp import gdp_epsilon
 
@@ -87,7 +88,7 @@ def noise_beside(
 
     def cost(z: float) -> float:
         step: Part = (Gaussian(z), Sampling.at(q), "zero-out")
-        return bill_epsilon(frozenset({(release, K), (step, K * P)}), "zero-out", delta, 1e-3)
+        return bill_epsilon(frozenset({(release, K), (step, K * P)}), "zero-out", delta, quick=True)
 
     while cost(z) > epsilon * (1 + 1e-9):
         z *= 1.01

@@ -272,6 +272,7 @@ class Plan:
 
     def engine(self, directory: RunDir) -> Engine:
         """Return clients in processes of this machine."""
+        budget_of(self.experiment).prepare()
         return make_engine(self.world(directory), self.workers)
 
     def world(self, directory: RunDir) -> World:

@@ -36,13 +36,13 @@ from tacit.privacy.accounting import (
     bill_epsilon,
     by_owner,
     epsilon,
-    pld_epsilon,
-    rdp_epsilon,
     visible,
 )
+from tacit.privacy.bounds import rdp_epsilon
 from tacit.privacy.calibrate import noise_for, rate_for, spend, steps_for
 from tacit.privacy.claimed import ldp_fl_sigma, log_moment, moments_epsilon, performance_loss
 from tacit.privacy.gdp import gdp_epsilon, gdp_log_delta, gdp_mu
+from tacit.privacy.pld import pld_epsilon
 from tacit.privacy.reasons import reason
 
 DELTA = 1e-5
@@ -85,12 +85,16 @@ def eps(*lines, unit="example", observer="server", relation="zero-out", delta=DE
     ],
 )
 def test_the_reference_values(z, q, steps, pld, rdp):
-    """To the printed digits, but for the second RDP: 5.4805 here, 5.481 in the specification."""
+    """To the printed digits, and at most 0.01% above.
+
+    But for the second RDP: 5.4805 here, 5.481 in the specification.
+    """
     for expected, got in (
         (pld, spend(z, steps, q, delta=DELTA)),
         (rdp, rdp_epsilon(poisson(z, steps, q), DELTA)),
     ):
-        assert f"{got:.{len(expected.partition('.')[2])}f}" == expected
+        printed = 0.5 * 10.0 ** -len(expected.partition(".")[2])
+        assert -printed <= got - float(expected) <= printed + 1e-4 * got
 
 
 def test_the_vector_that_opacus_tests_itself_with():
@@ -220,7 +224,7 @@ def test_the_grid_agrees_with_exact_gdp_from_above(z):
 @each_setting
 def test_the_quick_grid_is_an_upper_bound(z, n, q):
     for relation in RELATIONS:
-        quick = bill_epsilon(poisson(z, n, q), relation, DELTA, 1e-2)
+        quick = bill_epsilon(poisson(z, n, q), relation, DELTA, quick=True)
         assert quick >= bill_epsilon(poisson(z, n, q), relation, DELTA)
         ledger = Ledger([line(event=Gaussian(z), steps=n, sampling=Sampling("poisson", q))])
         where = {"unit": "example", "observer": "server", "delta": DELTA, "relation": relation}
@@ -497,9 +501,7 @@ def test_noise_for_inverts_spend(target, steps, q):
 @few
 def test_steps_for_inverts_spend(z, steps, q):
     target = spend(z, steps, q, delta=DELTA)
-    # it uses a coarser grid, never below the truth
-    assert steps_for(1.01 * target, z, q, delta=DELTA) >= steps
-    assert steps_for(target, z, q, delta=DELTA) <= steps
+    assert steps_for(target, z, q, delta=DELTA) == steps
 
 
 @given(z=st.floats(1.0, 3), steps=st.integers(5, 50), q=st.floats(0.05, 0.3))

@@ -230,8 +230,8 @@ def test_the_published_budget_ends_in_epoch_42():
     plan = GAN(mode="paper").plan(6000, 50.0, DELTA)
     assert plan.z == 0.5
     assert math.ceil(plan.steps * plan.q) == 42
-    assert spend(0.5, plan.steps, plan.q, delta=DELTA, grid=1e-3) <= 50.0
-    assert spend(0.5, plan.steps + 1, plan.q, delta=DELTA, grid=1e-3) > 50.0
+    assert spend(0.5, plan.steps, plan.q, delta=DELTA) <= 50.0
+    assert spend(0.5, plan.steps + 1, plan.q, delta=DELTA) > 50.0
 
 
 @pytest.mark.parametrize("mode", ["certified", "paper"])
