@@ -80,7 +80,8 @@ def show_claims(name: str, plan: Plan) -> None:
 
 def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
     """Print epsilon for units, observers and relations, and what is guaranteed."""
-    method, delta = plan.experiment.method, plan.experiment.setting.delta
+    method = plan.experiment.method
+    delta = plan.experiment.setting.delta
     unit, observer = protects(method)
     print(
         f"{name}: {method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"

@@ -73,7 +73,8 @@ def figures(f: Figures) -> None:
             f"privacy: give all but one of epsilon, z, q and steps (left out: {', '.join(missing) or 'none'})"
         )
     z, q, steps = solved(f, missing[0])
-    noise, rate = privacy.rounded_up(z, 4), privacy.rounded_down(q, 6)
+    noise = privacy.rounded_up(z, 4)
+    rate = privacy.rounded_down(q, 6)
     law = f.law if q < 1 else "everyone"
     print(f"noise multiplier z = {noise}, sampling rate q = {rate} ({law}), {steps:,} steps")
     print(accountants(z, q, steps, f.delta, f.law))

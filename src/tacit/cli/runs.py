@@ -199,7 +199,8 @@ def _say_privacy(done: Run) -> None:
     Where that is not from the server, also what the server can learn.
     """
     unit, observer = conduct.protects(done.experiment.method)
-    spent, replaced = done.spent, done.costing(relation="replace")
+    spent = done.spent
+    replaced = done.costing(relation="replace")
     delta = done.experiment.setting.delta
     said = guarantee(unit, observer, spent=spent, replaced=replaced, delta=delta)
     server = f" (against the server: {show_epsilon(done.costing('server'))})"

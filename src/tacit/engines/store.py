@@ -159,7 +159,8 @@ def to_json(line: Release) -> dict[str, Any]:
 
 def from_json(line: dict[str, Any]) -> Release:
     """Rebuild a ledger line; one whose words mean nothing to the accountant is refused."""
-    event, line = dict(line["event"]), {**line}
+    event = dict(line["event"])
+    line = dict(line)
     # what it was called before sizes were said to be public
     line["relation"] = RENAMED.get(line["relation"], line["relation"])
     for field, known in WORDS.items():

@@ -81,7 +81,8 @@ def _clause(what: str, mechanism: str, law: str, alike: Sequence[Release]) -> st
 def _range(values: Sequence[float], *, up: bool) -> str:
     """Return the least and the largest, rounded to the side that promises less."""
     rounded = rounded_up if up else rounded_down
-    low, high = rounded(min(values), 4), rounded(max(values), 4)
+    low = rounded(min(values), 4)
+    high = rounded(max(values), 4)
     return low if low == high else f"{low} to {high}"
 
 

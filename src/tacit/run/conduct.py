@@ -125,7 +125,8 @@ class Run:
     @property
     def groups(self) -> dict[str, dict[str, float]]:
         """Return how many clients a method's groups have and what they have spent, if it has any."""
-        saved, lines = RunDir.open(self.folder).checkpoint(), self.metrics
+        saved = RunDir.open(self.folder).checkpoint()
+        lines = self.metrics
         if saved is None or not lines or "groups" not in lines[-1]:
             return {}
         return by_group(self.experiment, saved[0].sizes, self.ledger)
@@ -407,8 +408,10 @@ class Recorder:
 
     def _spent(self, s: Any) -> dict[str, Any]:
         """Return what the ledger says by now: upper bounds on the way, the certificate at the end."""
-        experiment, ledger = self.venue.experiment, self.engine.ledger
-        method, delta = experiment.method, experiment.setting.delta
+        experiment = self.venue.experiment
+        ledger = self.engine.ledger
+        method = experiment.method
+        delta = experiment.setting.delta
         unit, observer = protects(method)
         quick = s.round < method.rounds
         return {
@@ -428,7 +431,8 @@ def by_group(
     experiment: Experiment, sizes: Mapping[ClientId, int], ledger: Ledger, *, quick: bool = False
 ) -> dict[str, dict[str, float]]:
     """Return, for the groups of clients that a method tells apart, their number and what they spent."""
-    method, delta = experiment.method, experiment.setting.delta
+    method = experiment.method
+    delta = experiment.setting.delta
     unit, observer = protects(method)
     spent = privacy.by_owner(ledger, unit=unit, observer=observer, delta=delta, quick=quick)
     groups = {
