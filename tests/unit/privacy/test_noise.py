@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 from hypothesis import strategies as st
 from lab import Server
@@ -166,6 +167,20 @@ def test_laplace_noise_has_its_law(draw):
     assert stats.kstest(noise.laplace(draw, N), "laplace").pvalue > 1e-6
     (got,) = noise.laplace_noised(draw, [torch.full((N,), 3.0, dtype=torch.float64)], 2.0)
     assert stats.kstest(got, stats.laplace(3.0, 2.0).cdf).pvalue > 1e-6
+
+
+def test_discrete_noise_on_votes_would_cost_more_than_their_line_says():
+    """Two counts that move by one, scale 1/2: with delta at epsilon 3.9 of 4, for one query.
+
+    The line is continuous Laplace noise of half the scale, over the two counts' distance.
+    """
+    grid = {"value_discretization_interval": 1e-4}
+    line = pld.from_laplace_mechanism(0.25, **grid)
+    continuous = pld.from_laplace_mechanism(0.5, **grid).self_compose(2)
+    discrete = pld.from_discrete_laplace_mechanism(2.0, 1, **grid).self_compose(2)
+    stated = line.get_delta_for_epsilon(3.9)
+    assert continuous.get_delta_for_epsilon(3.9) <= stated
+    assert discrete.get_delta_for_epsilon(3.9) > 1.4 * stated
 
 
 # ----------------------------------------------------------------------------------------------
