@@ -88,7 +88,7 @@ class Lab:
     def world(self, method, folder):
         fed = federation()
         return World(
-            fed.pooled() if getattr(method, "pooled", False) else fed, self.model, SEED, folder
+            fed.pooled() if method is not None and method.pooled else fed, self.model, SEED, folder
         )
 
     def fresh(self):

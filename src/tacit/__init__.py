@@ -10,25 +10,73 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import data, privacy
+    from tacit.core import (
+        BadInput,
+        Client,
+        Cohort,
+        Everyone,
+        Fixed,
+        Method,
+        Params,
+        Poisson,
+        Release,
+        Reply,
+        check_number,
+        mean,
+        public,
+        some,
+        task,
+    )
+    from tacit.local.sgd import SGD, Trains
     from tacit.run.compare import compare
     from tacit.run.conduct import Run, resume, run
     from tacit.run.sweep import sweep
 
 __version__ = "0.1.0"
-__all__ = ["Run", "compare", "data", "privacy", "resume", "run", "sweep"]
+__all__ = [
+    "SGD",
+    "BadInput",
+    "Client",
+    "Cohort",
+    "Everyone",
+    "Fixed",
+    "Method",
+    "Params",
+    "Poisson",
+    "Release",
+    "Reply",
+    "Run",
+    "Trains",
+    "check_number",
+    "compare",
+    "data",
+    "mean",
+    "privacy",
+    "public",
+    "resume",
+    "run",
+    "some",
+    "sweep",
+    "task",
+]
 
 _WHERE = {
-    "Run": "tacit.run.conduct",
-    "resume": "tacit.run.conduct",
-    "compare": "tacit.run.compare",
-    "sweep": "tacit.run.sweep",
+    "tacit.run.conduct": "Run resume",
+    "tacit.run.compare": "compare",
+    "tacit.run.sweep": "sweep",
+    "tacit.local.sgd": "SGD Trains",
+    "tacit.core": (
+        "BadInput Client Cohort Everyone Fixed Method Params Poisson Release Reply check_number "
+        "mean public some task"
+    ),
 }
+_MODULES = {name: module for module, names in _WHERE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public when it is first used, so that ``tacit --help`` need not wait for torch."""
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    """Import what is public when it is first used: ``tacit --help`` need not wait for torch."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     if name in __all__:
         return importlib.import_module(f"tacit.{name}")
     raise AttributeError(f"module 'tacit' has no attribute {name!r}")

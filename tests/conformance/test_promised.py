@@ -9,7 +9,6 @@ from tacit import privacy
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.run.conduct import protects
 from tacit.run.drive import drive
 
 DELTA = 1e-5
@@ -38,7 +37,7 @@ def spent(method, lab):
     """Return the epsilon of a run, for the unit and the observer that the method speaks of."""
     engine = lab.serial(method)
     drive(method, engine, method.init(lab.x0))
-    unit, observer = protects(method)
+    unit, observer = method.protects
     how = getattr(method, "relation", "zero-out")
     return privacy.epsilon(
         engine.ledger, unit=unit, observer=observer, delta=DELTA, relation=how, quick=True
@@ -49,7 +48,8 @@ def spent(method, lab):
 def test_a_method_spends_what_it_promises(name, kind, lab, one_thread):
     """Everybody is in every round: who is in fewer may spend less, nobody more."""
     method = replace(small(name.partition(" ")[0]), **kind, epsilon=3.0)
-    method = replace(method, per_round=0) if hasattr(method, "per_round") else method
+    if "per_round" in method.__dataclass_fields__:
+        method = replace(method, per_round=0)
     assert 0.99 * 3.0 < spent(method, lab) <= 3.0 * (1 + 1e-6)
 
 

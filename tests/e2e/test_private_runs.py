@@ -14,7 +14,7 @@ from tacit.cli.main import call
 from tacit.core import BudgetReached
 from tacit.methods.words import method_from_spec
 from tacit.privacy import show_epsilon
-from tacit.run.conduct import protects, resume
+from tacit.run.conduct import resume
 from tacit.run.cost import predicted
 from tacit.run.experiment import Experiment, Setting
 from tacit.run.rundir import RunDir
@@ -47,7 +47,7 @@ def test_what_is_predicted_is_what_is_spent(word, tmp_path):
     setting = {k: v for k, v in QUICK.items() if k != "noise"} | {"noise": "seeded"}
     run = tacit.run(word, out=tmp_path / "run", **setting)
     method = method_from_spec(word)
-    unit, observer = protects(method)
+    unit, observer = method.protects
     told = privacy.epsilon(
         predicted(Experiment(method, Setting(**setting))), unit=unit, observer=observer, delta=1e-5
     )

@@ -52,7 +52,6 @@ from tacit.data.federated import Federation
 from tacit.engines.node import Engine, Fault, Serial, World, no_fault
 from tacit.privacy import mechanisms, noise
 from tacit.privacy.noise import FromSeed, Source
-from tacit.run.conduct import protects
 from tacit.run.drive import drive
 
 Array = np.ndarray[Any, Any]
@@ -476,7 +475,7 @@ def check(method: Any, world: World, x0: Params, twins: Sequence[Twin]) -> Repor
 
 def of_the_ledger(method: Any, tape: Tape) -> list[str]:
     """Return what is wrong with a ledger by itself."""
-    unit, observer = protects(method)
+    unit, observer = method.protects
     found = []
     if math.isinf(
         privacy.epsilon(tape.ledger, unit=unit, observer=observer, delta=1e-5, quick=True)
@@ -515,7 +514,7 @@ def shifts_between(known: Measured, other: Tape, twin: Twin) -> list[Shift]:
 
 def of_sight(method: Any, a: Tape, b: Tape) -> list[str]:
     """Return what is seen to differ although nothing that was released does."""
-    hidden = set() if protects(method)[1] == "server" else covered(a.ledger)
+    hidden = set() if method.protects[1] == "server" else covered(a.ledger)
     tasks = {task for task, _ in hidden}
     lines, others = ([r for r in tape.ledger if r.what not in tasks] for tape in (a, b))
     ledger = ["the ledger depends on the data"] if lines != others else []

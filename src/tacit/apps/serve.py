@@ -21,8 +21,7 @@ from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.flower import Charter, Facts, Sites
-from tacit.methods import name_of
-from tacit.methods.words import validated
+from tacit.methods.words import name_of, validated
 from tacit.run.conduct import Run, Watcher, conduct
 from tacit.run.experiment import Experiment
 from tacit.run.rundir import RunDir, free_folder

@@ -12,22 +12,20 @@ import tyro
 from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.runs import first_line
-from tacit.core import Ledger, Relation, Unit, check_choice, check_number
-from tacit.methods import METHODS
+from tacit.core import Ledger, Relation, Unit, check_number
+from tacit.methods.words import method_class
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_epsilon
 from tacit.report.tables import aligned
-from tacit.run.conduct import Plan, protects
-from tacit.run.cost import claims, over_rounds, predicted
+from tacit.run.conduct import Plan
+from tacit.run.cost import over_rounds, predicted
 from tacit.run.experiment import Experiment, Setting
 
 
 def method_cost(name: str, args: Sequence[str]) -> None:
     """Show what a method will spend, or what its paper claims."""
-    check_choice("method", name, METHODS)
-    given = parse(
-        _flags(METHODS[name]), args, prog=f"tacit privacy {name}", about=first_line(METHODS[name]())
-    )
+    method = method_class(name)
+    given = parse(_flags(method), args, prog=f"tacit privacy {name}", about=first_line(method()))
     check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
     plan = Plan.of(experiment)
@@ -62,7 +60,7 @@ def show_claims(name: str, plan: Plan) -> None:
     """Print what a paper claims, line by line, with the reason in a sentence."""
     method = plan.experiment.method
     sizes, delta = plan.federation.sizes(), plan.experiment.setting.delta
-    found = claims(method, sizes, delta)
+    found = method.claims(sizes, delta)
     if not found:
         print(f"{name}: nothing is claimed beyond the certificate")
         return
@@ -71,8 +69,7 @@ def show_claims(name: str, plan: Plan) -> None:
     print(
         aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)])
     )
-    if hasattr(method, "performance_loss"):
-        loss = method.performance_loss(sizes, delta)
+    if (loss := method.performance_loss(sizes, delta)) is not None:
         print(
             f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity"
         )
@@ -82,7 +79,7 @@ def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
     """Print epsilon for units, observers and relations, and what is guaranteed."""
     method = plan.experiment.method
     delta = plan.experiment.setting.delta
-    unit, observer = protects(method)
+    unit, observer = method.protects
     print(
         f"{name}: {method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"
     )

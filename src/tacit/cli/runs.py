@@ -12,11 +12,11 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.core import BadInput, check_choice
+from tacit.core import BadInput
 from tacit.local.sgd import SGD
-from tacit.methods import METHODS, name_of
+from tacit.methods import METHODS
 from tacit.methods.dafl import Augment
-from tacit.methods.words import spec_of
+from tacit.methods.words import label_of, method_class, name_of, parted, spec_of
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_accuracy
@@ -40,7 +40,8 @@ from tacit.synthesis.source import Source
 
 RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml [options]
 
-METHOD is one of: {", ".join(METHODS)}
+METHOD is one of: {", ".join(METHODS)};
+or your own: file.py:Name, package.module:Name
 `tacit run METHOD --help` lists all options of a method; options given after a file override it.
 
 examples:
@@ -55,11 +56,8 @@ def run(args: Sequence[str]) -> None:
         print(RUN_HELP, end="")
         return
     word, rest = args[0], args[1:]
-    if word.endswith(".toml"):
-        default = read_experiment(Path(word))
-    else:
-        check_choice("method", word, METHODS)
-        default = Experiment(METHODS[word]())
+    own = word.endswith(".toml")
+    default = read_experiment(Path(word)) if own else Experiment(method_class(word)())
     given = parse(
         run_flags(default, *_augment_flags(type(default.method), rest)),
         rest,
@@ -70,8 +68,9 @@ def run(args: Sequence[str]) -> None:
     if getattr(given, "augment", "none") == "dafl":
         method = given.dafl.in_front_of(spec_of(method), method)
     experiment = Experiment(method, given.setting)
-    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
-        watch.begin(name_of(experiment.method), experiment.method.rounds)
+    label = label_of(name_of(experiment.method))
+    with telling_if_stopped(), watcher(label) as watch:
+        watch.begin(label, experiment.method.rounds)
         done = conduct.start(experiment, out=given.out, watch=watch)
     conclude(done)
 
@@ -140,15 +139,16 @@ def resume(args: Sequence[str]) -> None:
         resume_sweep(folder)
         return
     experiment = RunDir.open(folder).experiment()
-    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
-        watch.begin(name_of(experiment.method), experiment.method.rounds)
+    label = label_of(name_of(experiment.method))
+    with telling_if_stopped(), watcher(label) as watch:
+        watch.begin(label, experiment.method.rounds)
         done = conduct.resume(folder, watch=watch)
     conclude(done)
 
 
 def conclude(done: Run) -> None:
     """Say how a run ended and where its files are."""
-    final, name = done.final, name_of(done.experiment.method)
+    final, name = done.final, label_of(name_of(done.experiment.method))
     if not final:
         print(f"{name}: no round was run; files in {done.folder}")
         return
@@ -198,7 +198,7 @@ def _say_privacy(done: Run) -> None:
 
     Where that is not from the server, also what the server can learn.
     """
-    unit, observer = conduct.protects(done.experiment.method)
+    unit, observer = done.experiment.method.protects
     spent = done.spent
     replaced = done.costing(relation="replace")
     delta = done.experiment.setting.delta
@@ -291,11 +291,11 @@ def short_names(words: Sequence[str]) -> dict[str, str]:
     >>> short_names(["fedavg:rounds=5", "fedprox:mu=1,rounds=5", "fedprox:mu=2,rounds=5"])
     {'fedavg:rounds=5': 'fedavg', 'fedprox:mu=1,rounds=5': 'fedprox:mu=1', 'fedprox:mu=2,rounds=5': 'fedprox:mu=2'}
     """
-    pairs = {w: w.partition(":")[2].split(",") for w in words}
+    pairs = {w: parted(w)[1].split(",") for w in words}
     short = {}
     for word in words:
-        name = word.partition(":")[0]
-        alike = [set(pairs[w]) for w in words if w.partition(":")[0] == name]
+        name = parted(word)[0]
+        alike = [set(pairs[w]) for w in words if parted(w)[0] == name]
         own = [p for p in pairs[word] if p and p not in set.intersection(*alike)]
-        short[word] = name + ":" * bool(own) + ",".join(own)
+        short[word] = ":".join([label_of(name), *filter(None, [",".join(own)])])
     return short

@@ -113,7 +113,7 @@ def serve(args: Sequence[str]) -> None:
     from tacit.apps.serve import serve as start
     from tacit.cli.progress import watcher
     from tacit.cli.runs import conclude, telling_if_stopped
-    from tacit.methods import name_of
+    from tacit.methods.words import name_of
     from tacit.run.experiment import read_experiment
     from tacit.run.rundir import RunDir
 

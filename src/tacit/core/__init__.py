@@ -12,13 +12,9 @@ if TYPE_CHECKING:
         Everyone,
         Fixed,
         Law,
-        Method,
-        Personal,
         Poisson,
-        Predictor,
         Replies,
         Sample,
-        State,
         check_rounds,
         most_rounds,
         some,
@@ -59,14 +55,13 @@ if TYPE_CHECKING:
         union,
         unnoised,
     )
+    from tacit.core.method import Claim, Method, Predictor, Sizes, State, Times
     from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
     from tacit.core.seeds import rng_for, seed_for
 
 _WHERE = {
     "client": "Call Client ClientId Reply Task no_limit task",
-    "cohort": (
-        "Cohort Everyone Fixed Law Method Personal Poisson Predictor Replies Sample State check_rounds most_rounds some"
-    ),
+    "cohort": ("Cohort Everyone Fixed Law Poisson Replies Sample check_rounds most_rounds some"),
     "errors": (
         "BadInput BudgetReached Diverged TacitError TooFewReplies "
         "check_choice check_clip check_number in_clip_range"
@@ -76,6 +71,7 @@ _WHERE = {
         "Pure Relation Release Released Rounds Sampling Stated Unit is_public public union "
         "unnoised"
     ),
+    "method": "Claim Method Predictor Sizes State Times",
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
 }
@@ -94,6 +90,7 @@ __all__ = [
     "BadInput",
     "BudgetReached",
     "Call",
+    "Claim",
     "Client",
     "ClientId",
     "Cohort",
@@ -111,7 +108,6 @@ __all__ = [
     "Nothing",
     "Observer",
     "Params",
-    "Personal",
     "Poisson",
     "Predictor",
     "PublicFloat",
@@ -125,10 +121,12 @@ __all__ = [
     "Rounds",
     "Sample",
     "Sampling",
+    "Sizes",
     "State",
     "Stated",
     "TacitError",
     "Task",
+    "Times",
     "TooFewReplies",
     "Unit",
     "check_choice",

@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
+from tacit.core.own_code import wire_name
 
 ClientId = str
 APART = 1 << 20  # between the numbers of two requests: more lines than one task writes
@@ -91,7 +92,7 @@ class Task(Generic[P, T]):
 
     def __init__(self, fn: Callable[Concatenate[Client, P], Reply[T]]) -> None:
         self.fn = fn
-        self.name = f"{fn.__module__.removeprefix('tacit.methods.')}.{fn.__name__}"
+        self.name = f"{wire_name(fn.__module__).removeprefix('tacit.methods.')}.{fn.__name__}"
         self.signature = inspect.signature(fn)
         Task.registry[self.name] = self
 

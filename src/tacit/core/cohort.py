@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
-from torch import Tensor
 
-from tacit.core.client import Call, Client, ClientId
+from tacit.core.client import Call, ClientId
 from tacit.core.errors import BadInput, check_number
 from tacit.core.ledger import Ledger, Noise, Release
-from tacit.core.params import Params
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -129,43 +127,3 @@ def most_rounds(cohort: Cohort, law: Law, rounds: int) -> int:
         return rounds
     drawn = Counter(client for t in range(rounds) for client in cohort.sample(law, t).ids)
     return max(drawn.values(), default=0)
-
-
-class State(Protocol):
-    """All that survives a yield.
-
-    The shared model, how many rounds are done, and what else a method adds.
-    """
-
-    @property
-    def x(self) -> Params: ...
-    @property
-    def round(self) -> int: ...
-
-
-class Method(Protocol):
-    """A frozen dataclass of hyper-parameters, which is also the schema of its settings and flags.
-
-    Three more are looked for by name. ``predictor(me, s)`` returns the function from inputs to
-    scores that this client answers with, where it is not the shared model: a personal model.
-    ``shared(me, s)`` returns the one that everybody answers with, where it is not the experiment's
-    network with the parameters ``s.x``. ``pooled = True`` asks for one client that holds
-    everybody's data.
-    """
-
-    @property
-    def rounds(self) -> int: ...
-    def init(self, x0: Params) -> Any: ...
-    def run(self, cohort: Cohort, s: Any) -> Iterator[Any]: ...
-
-
-class Predictor(Protocol):
-    """From inputs to class scores."""
-
-    def __call__(self, inputs: Tensor) -> Tensor: ...
-
-
-class Personal(Protocol):
-    """A method with a model of its own for every client."""
-
-    def predictor(self, me: Client, s: Any) -> Predictor: ...

@@ -14,7 +14,6 @@ import contextlib
 import copy
 import ctypes
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -28,7 +27,7 @@ import torch
 import torch.multiprocessing as mp
 
 from tacit.codec import pack, unpack
-from tacit.core import Call, ClientId, Task
+from tacit.core import Call, ClientId, Task, own_code
 from tacit.data.examples import Examples
 from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
 
@@ -93,7 +92,8 @@ class Workers(Engine):
         context: Any = mp.get_context("fork" if self.fork else "spawn")
         ours, theirs = context.Pipe()
         inherited = [ours, *(w.line for w in self.workers)] if self.fork else []
-        modules = sorted({t.fn.__module__ for t in Task.registry.values()})
+        used = {t.fn.__module__ for t in Task.registry.values()} & _of_package()
+        modules = [*sorted(used), *own_code.named()]
         process = context.Process(
             target=work, args=(theirs, inherited, self.world, modules), daemon=True
         )
@@ -186,6 +186,10 @@ class Workers(Engine):
         self.workers = []
 
 
+def _of_package() -> set[str]:
+    return {name for name in sys.modules if name.startswith("tacit.")}
+
+
 def work(line: Connection, inherited: list[Connection], world: World, modules: list[str]) -> None:
     """Answer requests until told to stop, or until the line closes because the parent ended, however it ended."""
     for other in inherited:
@@ -193,8 +197,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     torch.set_num_threads(1)
     keep_memory()
-    for module in modules:
-        importlib.import_module(module)
+    own_code.load_again(modules)
     # what is here stays: no collection need look at it again, or touch its shared pages
     gc.freeze()
     # spawned workers are given a shared one

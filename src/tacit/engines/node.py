@@ -388,6 +388,7 @@ class Engine(ABC):
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
         self.approve: Callable[[Ledger], None] = no_limit
+        self.approve_clients: Callable[[Ledger], None] = no_limit  # of what they send themselves
         self.bytes_up = self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
         self.public: Examples | None = None
@@ -464,7 +465,7 @@ class Engine(ABC):
         Clients refuse by themselves before that.
         """
         owners = {FEDERATION, *ids}
-        self.approve(Ledger(line for line in self.ledger if line.owner in owners))
+        self.approve_clients(Ledger(line for line in self.ledger if line.owner in owners))
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
         """Evaluate something at clients.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -17,18 +18,22 @@ from tacit.core import (
     Client,
     ClientId,
     Gaussian,
+    Method,
     Params,
     Predictor,
     PublicFloat,
     PublicInt,
     Release,
     Sampling,
+    Sizes,
+    Times,
     check_clip,
     check_number,
+    check_rounds,
     load_params,
     params_of,
 )
-from tacit.privacy.calibrate import noise_for
+from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import check_private, clipped_sum
 
@@ -162,10 +167,37 @@ class SGD:
             Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)
         ]
 
+    def releases(self, sizes: Sizes, times: Times) -> list[Release]:
+        """Return the same of all clients, each as often as it takes part."""
+        return [line for c, n in sizes.items() for line in self.lines(c, n, times[c])]
+
     def costing(self, epsilon: float, *, clip: float, n: int, times: int, delta: float) -> SGD:
         """Return this as DP-SGD with the noise for which ``times`` rounds on ``n`` examples cost ``epsilon``."""
         steps = times * self.private_steps(n)
         return replace(self, clip=clip, z=noise_for(epsilon, steps, self.rate(n), delta=delta))
+
+    def solved(self, sizes: Sizes, times: Times, delta: float, usual: float = 0.0) -> SGD:
+        """Return this with the noise for which the client that pays most spends ``epsilon``.
+
+        Args:
+            sizes: of the clients
+            times: how often each takes part
+            delta: of that epsilon
+            usual: the noise multiplier that stands there if nobody has given one
+        """
+        if not self.epsilon:
+            return self
+        bills = {
+            (self.private_steps(n) * times[c], self.rate(n)) for c, n in sizes.items() if times[c]
+        }
+        z = 0.0 if self.z == usual else self.z
+        if z:  # one that was solved before, as in the config.toml of a run, or one that contradicts
+            spent = max(spend(z, steps, q, delta=delta) for steps, q in bills)
+            _check_noise(z, spent, self.epsilon)
+        for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
+            if z == 0 or spend(z, steps, q, delta=delta) > self.epsilon:
+                z = noise_for(self.epsilon, steps, q, delta=delta)
+        return replace(self, z=z)
 
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
@@ -190,6 +222,39 @@ class SGD:
         if m == 0.0:
             return PublicFloat(steps)
         return PublicFloat((steps - m * (1 - m**steps) / (1 - m)) / (1 - m))
+
+
+def _check_noise(z: float, spent: float, epsilon: float) -> None:
+    """Refuse a noise multiplier that is not the one which an epsilon beside it asks for."""
+    if not 0.98 * epsilon < spent < 1.001 * epsilon:
+        raise BadInput(
+            f"sgd.z = {z:g}: costs eps {spent:.3g}, not sgd.epsilon = {epsilon:g}; "
+            "give one of them, the other 0"
+        )
+
+
+@dataclass(frozen=True)
+class Trains(Method):
+    """What methods share whose clients train by SGD in every round, or by DP-SGD with a clip."""
+
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    sgd: SGD = field(default_factory=SGD)  # local training
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds, self.per_round)
+
+    @property
+    def per_example(self) -> bool:
+        return self.sgd.clip > 0
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        """Return it with the noise multiplier that its ``sgd.epsilon`` asks for."""
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta, type(self)().sgd.z))
+
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        """Return the steps of DP-SGD, or that updates are sent as they are."""
+        return self.sgd.releases(sizes, times) or super().releases(sizes, times, delta)
 
 
 _checked: WeakSet[nn.Module] = WeakSet()

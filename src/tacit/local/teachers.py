@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, Client, ClientId, Cohort, Params, Release, check_number
+from tacit.core import BadInput, Client, ClientId, Cohort, Method, Params, Release, check_number
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
 from tacit.privacy.calibrate import vote_noise_for
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Teaching:
+class Teaching(Method):
     """How a public set gets pseudo-labels."""
 
     needs_public: ClassVar[bool] = True

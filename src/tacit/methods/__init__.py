@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tacit.core import Method
 from tacit.methods.centralised import Centralised
 from tacit.methods.cl_fl import CLFL
 from tacit.methods.cuag import CUAG
@@ -26,7 +25,7 @@ from tacit.methods.prifedsync import PriFedSync
 from tacit.methods.scaffold import Scaffold
 from tacit.methods.udp import UDP
 
-METHODS: dict[str, type[Any]] = {
+METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "scaffold": Scaffold,
@@ -49,8 +48,3 @@ METHODS: dict[str, type[Any]] = {
     "kd_dpfl": KDDPFL,
     "pate": PATE,
 }
-
-
-def name_of(method: object) -> str:
-    """Return a method's name in the registry."""
-    return next(name for name, cls in METHODS.items() if cls is type(method))

@@ -9,22 +9,32 @@ are the originals.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
-from tacit.core import Cohort, Everyone, Params, check_number
+from tacit.core import Cohort, Everyone, Method, Params, Release, Sizes, Times, check_number
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State, train
 
 
 @dataclass(frozen=True)
-class Centralised:
-    pooled: ClassVar[bool] = True  # the one client holds everybody's data
+class Centralised(Method):
+    pooled: ClassVar[bool] = True
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
     sgd: SGD = field(default_factory=SGD)  # training
 
     def __post_init__(self) -> None:
         check_number("rounds", self.rounds, at_least=0)
+
+    @property
+    def per_example(self) -> bool:
+        return self.sgd.clip > 0
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        return self.sgd.releases(sizes, times) or super().releases(sizes, times, delta)
 
     def init(self, x0: Params) -> State:
         return State(x0)

@@ -11,20 +11,24 @@ The server itself sees the raw updates in both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tacit.core import (
     FEDERATION,
+    Claim,
     Cohort,
     Gaussian,
+    Method,
     NonPrivate,
     Observer,
     Params,
     Release,
     Sampling,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -38,8 +42,7 @@ from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean, 
 
 
 @dataclass(frozen=True)
-class CLFL:
-    protects: ClassVar[tuple[Unit, Observer]] = ("client", "clients")
+class CLFL(Method):
     rounds: int = 20  # communication rounds
     per_round: int = 0  # m, clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -57,6 +60,10 @@ class CLFL:
     def why(self) -> str:
         """What the paper mode's guarantee lacks."""
         return f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("client", "clients")
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)
@@ -92,9 +99,7 @@ class CLFL:
             s = State(s.x + step, clip, t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         N = len(sizes)
         sampling = Sampling.at((self.per_round or N) / N, "fixed")
         when, event = (
@@ -103,7 +108,7 @@ class CLFL:
         )
         return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         q = (self.per_round or len(sizes)) / len(sizes)
         claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta) if self.z else math.inf
         return [

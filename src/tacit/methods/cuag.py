@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Literal
@@ -28,9 +28,11 @@ from typing import Literal
 from tacit.compress import Compressor
 from tacit.core import (
     BadInput,
+    Claim,
     Client,
     Cohort,
     Gaussian,
+    Method,
     NonPrivate,
     Observer,
     Params,
@@ -39,6 +41,8 @@ from tacit.core import (
     Replies,
     Reply,
     Sampling,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -80,7 +84,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class CUAG:
+class CUAG(Method):
+    answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -176,6 +181,10 @@ class CUAG:
     def compressor(self) -> Compressor:
         return Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
 
+    @property
+    def per_example(self) -> bool:
+        return self.kind == "example"
+
     def init(self, x0: Params) -> State:
         return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
@@ -237,9 +246,7 @@ class CUAG:
         )
         return bounds.followed(u) if self.adaptive else (bounds.unscaled(u), s.c)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         if self.kind == "sum":
             event = Gaussian(self.shared_noise(max(times.values()), delta))
             return [
@@ -266,7 +273,7 @@ class CUAG:
             return [update_line(n, zs[0], rounds)]
         return [update_line(n, z, ((k, k),)) for k, z in enumerate(zs)]
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         mu = self.mu_of("0", delta)
         published = cuag_claims(mu, self.local.batch, self.local.steps, delta) if mu else []
         return [*published, ("certified", math.inf, why(mu))]

@@ -12,28 +12,32 @@ privately, `open` without noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from tacit.core import (
     BadInput,
+    Claim,
     Client,
     ClientId,
     Cohort,
     Everyone,
+    Method,
     Params,
     Pure,
     Release,
     Reply,
     Sample,
+    Sizes,
+    Times,
     check_number,
     check_rounds,
     task,
     unnoised,
 )
 from tacit.data.examples import Examples, Pool
-from tacit.local.sgd import SGD
+from tacit.local.sgd import SGD, Trains
 from tacit.synthesis.gan import claims
 from tacit.synthesis.labels import pls, spelled_out, wanted
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, even, next_shares, others
@@ -81,19 +85,16 @@ class Augment(Source):
         labels = Release("pls", "example", client, "server", event, when, relation="replace")
         return [labels, *lines]
 
-    def in_front_of(self, method: str, main: Any) -> DAFL:
+    def in_front_of(self, method: str, main: Method) -> DAFL:
         """Return DA-FL with another method's main phase, given as a word and as it is."""
         ours = {f.name: getattr(self, f.name) for f in fields(Augment)}
-        theirs = {
-            name: getattr(main, name)
-            for name in ("rounds", "per_round", "sgd")
-            if hasattr(main, name)
-        }
+        shared = {f.name for f in fields(main)} & {"rounds", "per_round", "sgd"}
+        theirs = {name: getattr(main, name) for name in shared}
         return DAFL(**ours, method=method, **theirs)
 
 
 @dataclass(frozen=True)
-class DAFL(Augment):
+class DAFL(Augment, Method):
     method: str = "fedavg"  # the main phase, such as scaffold or fedprox:mu=0.1
     rounds: int = 20  # communication rounds of the main phase
     per_round: int = 0  # clients sampled in each round; 0: everyone
@@ -129,13 +130,23 @@ class DAFL(Augment):
         return self.method.partition(":")[0]
 
     @property
-    def inner(self) -> Any:
+    def inner(self) -> Method:
         """The method of the main phase, with these rounds and this local training."""
         from tacit.methods.words import method_from_spec  # it knows this class
 
         inner = method_from_spec(self.method)
         ours = {name: getattr(self, name) for name in ("rounds", "per_round", "sgd")}
         return replace(inner, **{f.name: ours[f.name] for f in fields(inner) if f.name in ours})
+
+    @property
+    def per_example(self) -> bool:
+        return self.phase == "dp-sgd" or self.inner.per_example
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+
+    def innermost(self, s: State) -> tuple[Method, Any]:
+        return self.inner.innermost(s.inner)
 
     def init(self, x0: Params) -> State:
         return State(self.inner.init(x0))
@@ -160,26 +171,17 @@ class DAFL(Augment):
         for inner in self.inner.run(Joined(cohort, s.joined), s.inner):
             yield replace(s, inner=inner)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
-        lines, inner = (
-            [line for c, n in sizes.items() for line in self.lines(c, n, delta)],
-            self.inner,
-        )
-        # has noise of its own, or never any: that counts, whatever it trains on
-        if hasattr(inner, "releases"):
-            lines += inner.releases(sizes, times, delta)
-            bare = (
-                self.phase != "synthetic"
-                and getattr(inner, "protects", ("", "server"))[1] != "server"
-            )
-        else:
-            lines += [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
-            bare = self.phase == "open"
-        return lines + [unnoised(self.main_name, c) for c in sizes if bare]
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
+        inner = self.inner
+        if self.phase == "synthetic" and isinstance(inner, Trains):
+            return lines  # it trains on the pool alone
+        lines += inner.releases(sizes, times, delta)
+        if self.phase != "synthetic" and inner.protects[1] != "server":
+            lines += [unnoised(self.main_name, c) for c in sizes]
+        return lines
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return claims(sizes, delta, self.gan, replace(self, mode="paper", generator="gan").cost)
 
 

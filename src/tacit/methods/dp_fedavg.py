@@ -9,21 +9,23 @@ inside z. Given `epsilon`, z is solved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from tacit.core import (
     FEDERATION,
     Client,
     Cohort,
     Gaussian,
+    Method,
     Observer,
     Params,
     Poisson,
     Release,
     Reply,
     Sampling,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -43,8 +45,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class DPFedAvg:
-    protects: ClassVar[tuple[Unit, Observer]] = ("client", "clients")
+class DPFedAvg(Method):
     rounds: int = 20  # communication rounds
     q: float = 0.5  # probability with which each client takes part in a round
     clip: float = 1.0  # bound on a client's update; the first one if adaptive
@@ -62,6 +63,10 @@ class DPFedAvg:
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("server_lr", self.server_lr, above=0)
         self.sgd.refuse_clip(FOR_CLIENTS)
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("client", "clients")
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)
@@ -94,9 +99,7 @@ class DPFedAvg:
             s = State(s.x + self.server_lr * step, clip, t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         sampling = Sampling.at(self.q)
         z = noise_for(self.epsilon, self.rounds, self.q, delta=delta) if self.epsilon else self.z
         when = ((0, self.rounds - 1),)

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tacit.core import BadInput, Cohort, Params, check_rounds
-from tacit.local.sgd import SGD
+from tacit.core import BadInput, Cohort, Params
+from tacit.local.sgd import SGD, Trains
 from tacit.methods.scaffold import Scaffold, State
 
 
 @dataclass(frozen=True)
-class DPScaffold:
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
+class DPScaffold(Trains):
     server_lr: float = 1.0  # the server's step along the mean update
     sgd: SGD = field(default_factory=lambda: SGD(batch=64, clip=1.0, z=1.0))  # local DP-SGD
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
+        super().__post_init__()
         if not self.sgd.clip:
             raise BadInput(f"sgd.clip = {self.sgd.clip}: dp_scaffold needs a clip above 0")
 
@@ -31,4 +29,5 @@ class DPScaffold:
         return State(x0, c=x0.zeros())
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        return Scaffold(self.rounds, self.per_round, self.server_lr, self.sgd).run(cohort, s)
+        same = Scaffold(self.rounds, self.per_round, self.sgd, self.server_lr)
+        return same.run(cohort, s)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_rounds, mean, some, task
-from tacit.local.sgd import SGD
+from tacit.core import Client, Cohort, Params, Reply, mean, some, task
+from tacit.local.sgd import SGD, Trains
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FedAvg:
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
-    sgd: SGD = field(default_factory=SGD)  # local training
-
-    def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-
+class FedAvg(Trains):
     def init(self, x0: Params) -> State:
         return State(x0)
 

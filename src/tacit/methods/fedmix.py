@@ -10,7 +10,7 @@ one; the two agree to first order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,9 +21,12 @@ from tacit.core import (
     Client,
     Cohort,
     Everyone,
+    Method,
     Params,
     Release,
     Reply,
+    Sizes,
+    Times,
     check_number,
     check_rounds,
     mean,
@@ -49,7 +52,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FedMix:
+class FedMix(Method):
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     lam: float = 0.1  # share of the other clients' means in each example; 0 is FedAvg
@@ -79,9 +82,7 @@ class FedMix:
             s = replace(s, x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return [unnoised("fedmix", c) for c in sizes]
 
 

@@ -9,7 +9,7 @@ With local momentum, ||a_i||_1 counts each gradient as often as it acts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tacit.core import (
     Client,
@@ -17,24 +17,16 @@ from tacit.core import (
     Params,
     PublicFloat,
     Reply,
-    check_rounds,
     some,
     task,
     weighted_sum,
 )
-from tacit.local.sgd import SGD
+from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import State
 
 
 @dataclass(frozen=True)
-class FedNova:
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
-    sgd: SGD = field(default_factory=SGD)  # local training
-
-    def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-
+class FedNova(Trains):
     def init(self, x0: Params) -> State:
         return State(x0)
 

@@ -8,22 +8,19 @@ Difference from the paper: every client runs the same number of epochs (no parti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, some, task
-from tacit.local.sgd import SGD
+from tacit.core import Client, Cohort, Params, Reply, check_number, mean, some, task
+from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
-class FedProx:
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
+class FedProx(Trains):
     mu: float = 0.01  # weight of the proximal term; 0 is FedAvg
-    sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
+        super().__post_init__()
         check_number("mu", self.mu, at_least=0)
 
     def init(self, x0: Params) -> State:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -27,9 +27,12 @@ from tacit.core import (
     BadInput,
     Client,
     Cohort,
+    Method,
     Params,
     Release,
     Reply,
+    Sizes,
+    Times,
     check_number,
     check_rounds,
     mean,
@@ -56,7 +59,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class GFL(Source):
+class GFL(Source, Method):
     n_k: int = 500  # samples from each client
     E_s: float = 10.0  # epochs of the server's training in the first round
     tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
@@ -88,6 +91,13 @@ class GFL(Source):
             return self.online
         return "open" if self.mode == "paper" else "dp-sgd" if self.sgd.clip else "none"
 
+    @property
+    def per_example(self) -> bool:
+        return self.sgd.clip > 0
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+
     def init(self, x0: Params) -> State:
         return State(x0)
 
@@ -103,14 +113,12 @@ class GFL(Source):
             s = replace(s, x=x, pool=pool, round=t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
         # there, labels go up in the clear
         if self.work == "open" or (self.mode == "paper" and self.work != "none"):
             lines += [unnoised("gfl", c) for c in sizes]
-        return lines + [line for c, n in sizes.items() for line in self.sgd.lines(c, n, times[c])]
+        return lines + self.sgd.releases(sizes, times)
 
     def clients_update(
         self, cohort: Cohort, s: State, t: int

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from tacit.core import (
     BadInput,
+    Claim,
     Client,
     ClientId,
     Cohort,
@@ -37,6 +38,8 @@ from tacit.core import (
     Release,
     Reply,
     Sample,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -120,7 +123,7 @@ class KDDPFL(Teaching):
     def protects(self) -> tuple[Unit, Observer]:
         return ("example", "clients" if self.how == "vote" else "server")
 
-    def groups(self, sizes: Mapping[ClientId, int]) -> dict[str, list[ClientId]]:
+    def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
         large = self.large(sizes)
         general = [i for i in sizes if i not in large]
         if not general:
@@ -129,8 +132,15 @@ class KDDPFL(Teaching):
             )
         return {"large": large, "general": general}
 
+    def grouped(self, s: State) -> dict[str, list[ClientId]]:
+        return self.groups(s.sizes)
+
     def measured(self, s: State) -> dict[str, float]:
         return {"pseudo-labels": s.right}
+
+    @property
+    def per_example(self) -> bool:
+        return self.mode == "certified"
 
     def init(self, x0: Params) -> State:
         return State(x0)
@@ -205,9 +215,7 @@ class KDDPFL(Teaching):
         """The training of a general client with n examples that takes part K times."""
         return self.sgd.costing(self.budgets[1], clip=self.clip, n=n, times=K, delta=delta)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         large, turns = self.large(sizes), self.turns(sizes)
         if self.how == "moments":
             lines = [line for i in large for line in moment_lines(i, self.moments.terms(delta))]
@@ -222,7 +230,7 @@ class KDDPFL(Teaching):
         private = {i: self.private(sizes[i], K, delta) for i in turns.pool if K}
         return lines + [line for i, sgd in private.items() for line in sgd.lines(i, sizes[i], K)]
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return [
             (
                 "published",

@@ -12,21 +12,25 @@ of E epochs, so the ledger says inf. Certified, observer server, K rounds of a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Literal
 
 from tacit.core import (
     BadInput,
+    Claim,
     Client,
     Cohort,
     Gaussian,
+    Method,
     NonPrivate,
     Observer,
     Params,
     Release,
     Reply,
+    Sizes,
+    Times,
     Unit,
     check_choice,
     check_clip,
@@ -81,7 +85,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class LDPFL:
+class LDPFL(Method):
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # what is released, and with which guarantee
@@ -114,6 +118,10 @@ class LDPFL:
     def protects(self) -> tuple[Unit, Observer]:
         return ("client" if self.mode == "update" else "example", "server")
 
+    @property
+    def per_example(self) -> bool:
+        return self.mode in ("dp-sgd", "gradient")
+
     def init(self, x0: Params) -> State:
         return State(x0)
 
@@ -132,9 +140,7 @@ class LDPFL:
     def promise(self, K: int, q: float, delta: float) -> Promise:
         return Promise(self.mode, self.epsilon, delta, self.clip, self.rounds, K, q, self.relation)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         each = zip(sizes, cycle(self.epsilons or (self.epsilon,)), strict=False)
         promise = self.promise(max(times.values()), 1.0, delta)
         promises = {client: replace(promise, epsilon=eps) for client, eps in each}
@@ -155,10 +161,10 @@ class LDPFL:
         event = NonPrivate(why(p.epsilon, self.sgd)) if p.mode == "paper" else Gaussian(p.z)
         return [Release(p.mode, "example", client, "server", event, rounds)]
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return ldp_fl_claims(self.rounds, self.epsilon, self.sgd.epochs, delta)
 
-    def performance_loss(self, sizes: Mapping[str, int], delta: float) -> float:
+    def performance_loss(self, sizes: Sizes, delta: float) -> float:
         """The paper's own diagnostic, P = sum_i exp(sum_t alpha(1)); not a privacy quantity."""
         return performance_loss(
             [ldp_fl_ratio(self.rounds, self.epsilon, delta)] * len(sizes), self.rounds

@@ -10,9 +10,9 @@ et al. 2021) one noisy mean of random features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,12 +21,15 @@ from tacit.core import (
     Client,
     Cohort,
     Everyone,
+    Method,
     Params,
     Predictor,
     PublicInt,
     Release,
     Reply,
     Sample,
+    Sizes,
+    Times,
     check_clip,
     check_number,
     task,
@@ -52,8 +55,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class Moments:
-    rounds: ClassVar[int] = 1
+class Moments(Method):
+    answers = "shared"
     epsilon: float = 1.0  # what the release costs one example
     # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
     features: str = "auto"
@@ -68,6 +71,10 @@ class Moments:
         check_number("share", self.share, above=0, below=1)
         check_clip("s", self.s)
         check_clip("R", self.R)
+
+    @property
+    def rounds(self) -> int:
+        return 1
 
     def init(self, x0: Params) -> State:
         return State(Params({}))
@@ -107,12 +114,10 @@ class Moments:
             label(x=self.classifier(cohort, S), features=self.features), unlabelled, 0
         ).y
 
-    def shared(self, me: Client, s: State) -> Predictor:
+    def predictor(self, me: Client, s: State) -> Predictor:
         return predictor(me, s.x, self.features)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return [line for c in sizes for line in lines(c, self.terms(delta))]
 
 

@@ -13,18 +13,22 @@ x, which is the same information and stands compression.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tacit.core import (
+    Claim,
     Client,
     Cohort,
+    Method,
     NonPrivate,
     Observer,
     Params,
     Release,
     Reply,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -47,7 +51,7 @@ from tacit.privacy.mechanisms import (
 
 
 @dataclass(frozen=True)
-class NbAFL:
+class NbAFL(Method):
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -84,9 +88,7 @@ class NbAFL:
             s = State(x=x, round=t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         z = self.noise(max(times.values()), delta)
         lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
         if self.mode == "paper":
@@ -97,7 +99,7 @@ class NbAFL:
         """The certified noise multiplier, for K rounds of a client."""
         return update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K))
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return [
             (
                 "published",

@@ -12,7 +12,7 @@ the student learns from the labelled images only, without a GAN for the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -31,6 +31,8 @@ from tacit.core import (
     Released,
     Reply,
     Sample,
+    Sizes,
+    Times,
     Unit,
     check_number,
     check_rounds,
@@ -92,9 +94,12 @@ class PATE(Teaching):
     def protects(self) -> tuple[Unit, Observer]:
         return ("client", "clients") if self.labels == "vote" else ("example", "server")
 
-    def groups(self, sizes: Mapping[ClientId, int]) -> dict[str, list[ClientId]]:
+    def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
         large = self.large(sizes)
         return {"large": large, "other": [i for i in sizes if i not in large]}
+
+    def grouped(self, s: State) -> dict[str, list[ClientId]]:
+        return self.groups(s.sizes)
 
     def measured(self, s: State) -> dict[str, float]:
         return {"pseudo-labels": s.right}
@@ -117,9 +122,7 @@ class PATE(Teaching):
             s = replace(s, x=s.x + update.dx, round=t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return self.vote_lines(self.large(sizes), self.labels, self.epsilon, delta)
 
 

@@ -13,7 +13,7 @@ w + d.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,13 @@ from tacit.core import (
     Call,
     Client,
     Cohort,
+    Method,
     Params,
     Predictor,
     Release,
     Reply,
+    Sizes,
+    Times,
     check_number,
     check_rounds,
     mean,
@@ -43,7 +46,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class PFLDyn:
+class PFLDyn(Method):
+    answers = "personal"
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     alpha: float = 0.1  # weight of the quadratic term
@@ -60,9 +64,7 @@ class PFLDyn:
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         return steps(self, cohort, s, lambda x: train(x=x, alpha=self.alpha, local=self.local))
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return [unnoised("pfldyn", c) for c in times]
 
     def predictor(self, me: Client, s: State) -> Predictor:

@@ -12,19 +12,23 @@ nothing is clipped, nothing is claimed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tacit.core import (
+    Claim,
     Client,
     Cohort,
+    Method,
     NonPrivate,
     Observer,
     Params,
     Predictor,
     Release,
     Reply,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -39,8 +43,8 @@ from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_l
 
 
 @dataclass(frozen=True)
-class PriFedSync:
-    protects: ClassVar[tuple[Unit, Observer]] = ("client", "server")
+class PriFedSync(Method):
+    answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -56,6 +60,10 @@ class PriFedSync:
         check_clip("clip", self.clip)
         check_number("alpha", self.alpha, above=0)
 
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        return ("client", "server")
+
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())
 
@@ -65,15 +73,13 @@ class PriFedSync:
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         lines = [update_line(c, self.sigma, ((0, n - 1),)) for c, n in times.items() if n]
         if self.sigma and self.mode == "certified":
             return lines
         return [replace(line, event=NonPrivate(why(self.sigma))) for line in lines]
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
         q, T = 0.1 * self.local.rate(500), 300
         if not self.sigma:

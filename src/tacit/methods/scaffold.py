@@ -10,10 +10,10 @@ of gradients; without momentum it is K.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, check_rounds, mean, some, task
-from tacit.local.sgd import SGD
+from tacit.core import Client, Cohort, Params, Reply, check_number, mean, some, task
+from tacit.local.sgd import SGD, Trains
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,11 @@ class State:
 
 
 @dataclass(frozen=True)
-class Scaffold:
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
+class Scaffold(Trains):
     server_lr: float = 1.0  # the server's step along the mean update
-    sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
+        super().__post_init__()
         check_number("server_lr", self.server_lr, above=0)
 
     def init(self, x0: Params) -> State:

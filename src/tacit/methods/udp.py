@@ -11,19 +11,23 @@ ledger says inf. `certified`: C is public.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
 from tacit.core import (
+    Claim,
     Client,
     Cohort,
+    Method,
     NonPrivate,
     Observer,
     Params,
     Release,
     Reply,
+    Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -40,7 +44,7 @@ from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_l
 
 
 @dataclass(frozen=True)
-class UDP:
+class UDP(Method):
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     mode: Literal["certified", "paper"] = "certified"
@@ -68,16 +72,14 @@ class UDP:
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def releases(
-        self, sizes: Mapping[str, int], times: Mapping[str, int], delta: float
-    ) -> list[Release]:
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(self.rounds))
         lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
         if self.mode == "paper":
             return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
         return lines
 
-    def claims(self, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return [
             ("published", self.epsilon, "for updates clipped to the median of their norms"),
             (

@@ -6,12 +6,14 @@ import json
 import re
 import tomllib
 from dataclasses import fields, is_dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tacit.core import BadInput, check_choice
-from tacit.methods import METHODS, name_of
+from tacit.core import BadInput, Method, check_choice
+from tacit.core.own_code import is_code, load, trust, word_of
+from tacit.methods import METHODS
 
 
 def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
@@ -48,23 +50,92 @@ def _check_keys(cls: type[Any], raw: dict[str, Any], where: str) -> None:
             _check_keys(default, value, f"{where}.{key}".lstrip("."))
 
 
-def method_from(raw: dict[str, Any] | str) -> Any:
+def method_class(name: str) -> type[Method]:
+    """Return the class of a method.
+
+    Args:
+        name: of a method of this package or of an installed one (entry points ``tacit.methods``),
+            or where its code is: ``package.module:Name``, ``file.py:Name``
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if not is_code(name):
+        installed = {entry.name: entry.value for entry in entry_points(group="tacit.methods")}
+        check_choice("method", name, [*METHODS, *installed, "file.py:Name", "module:Name"])
+        name = installed.get(name, name)
+    return _checked(load(name, "method"), name)
+
+
+def _checked(cls: Any, name: str) -> type[Method]:
+    """Refuse what is not a method, and say what one is."""
+    method = isinstance(cls, type) and issubclass(cls, Method)
+    if not method or "__dataclass_params__" not in vars(cls):
+        raise BadInput(
+            f"method = {name!r}: must be a subclass of tacit.Method with @dataclass(frozen=True)"
+        )
+    try:
+        cls()
+    except TypeError as e:
+        raise BadInput(f"method = {name!r}: every field needs a default ({e})") from None
+    found: type[Method] = cls
+    return found
+
+
+def name_of(method: Method) -> str:
+    """Return the word by which a method's class is found again, in any folder."""
+    known = [name for name, cls in METHODS.items() if cls is type(method)]
+    return known[0] if known else word_of(type(method))
+
+
+def label_of(name: str) -> str:
+    """Return a short name for tables and folders.
+
+    >>> label_of("scaffold"), label_of("/some/where/mine.py:FedAdam")
+    ('scaffold', 'FedAdam')
+    """
+    return name.rpartition(":")[2]
+
+
+def parted(spec: str) -> tuple[str, str]:
+    """Divide a word into a method's name and its settings.
+
+    >>> parted("fedprox:mu=0.1,rounds=5"), parted("mine.py:FedAdam:lr=1"), parted("my.code:Mine")
+    (('fedprox', 'mu=0.1,rounds=5'), ('mine.py:FedAdam', 'lr=1'), ('my.code:Mine', ''))
+    """
+    name, _, rest = spec.partition(":")
+    attribute, _, settings = rest.partition(":")
+    if name in METHODS or not is_code(f"{name}:{attribute}"):
+        return name, rest
+    return f"{name}:{attribute}", settings
+
+
+def folder_of(spec: str) -> str:
+    """Return a folder's name for a method word.
+
+    >>> folder_of("fedprox:mu=0.1"), folder_of("/home/me/mine.py:FedAdam:lr=1")
+    ('fedprox-mu=0.1', 'FedAdam-lr=1')
+    """
+    name, settings = parted(spec)
+    word = f"{label_of(name)}-{settings}" if settings else label_of(name)
+    return re.sub(r"[^\w.,=+-]", "_", word)
+
+
+def method_from(raw: dict[str, Any] | str) -> Method:
     """Build a method from ``{"name": "fedavg", "rounds": 5}``, or from its name alone."""
     if not isinstance(raw, str | dict):
         raise BadInput(f"method = {raw!r}: must be a table with name = one of {', '.join(METHODS)}")
     given = {"name": raw} if isinstance(raw, str) else dict(raw)
     if "name" not in given:
         raise BadInput(f"method.name: missing; allowed: {', '.join(METHODS)}")
-    name = given.pop("name")
-    check_choice("method", str(name), METHODS)
     if given.get("relation") == "add/remove":  # as runs of before have it in their config.toml
         given["relation"] = "zero-out"
-    return validated(METHODS[name], given, "method")
+    method: Method = validated(method_class(str(given.pop("name"))), given, "method")
+    return method
 
 
-def method_from_spec(spec: str) -> Any:
+def method_from_spec(spec: str) -> Method:
     """Build a method from a word such as ``fedprox`` or ``fedprox:mu=0.1,rounds=5,sgd.lr=0.1``."""
-    name, _, rest = spec.partition(":")
+    name, rest = parted(spec)
     raw: dict[str, Any] = {"name": name}
     for pair in filter(None, re.split(r",(?![^\[]*\])", rest)):  # not the commas of a list
         key, equals, value = pair.partition("=")
@@ -74,21 +145,29 @@ def method_from_spec(spec: str) -> Any:
         *parents, last = key.split(".")
         for parent in parents:
             at = at.setdefault(parent, {})
-        try:
-            at[last] = tomllib.loads(f"v = {value}")["v"]
-        except tomllib.TOMLDecodeError:
-            at[last] = value
+        at[last] = _plain_value(value)
     return method_from(raw)
 
 
-def as_method(given: Any) -> Any:
+def _plain_value(text: str) -> Any:
+    """Return a value as TOML has it, or the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def as_method(given: Method | str) -> Method:
     """Return a method that was given as itself or as a word."""
     if isinstance(given, str):
         return method_from_spec(given)
-    if type(given) not in METHODS.values():
+    if not isinstance(given, Method):
         raise BadInput(
-            f"method = {given!r}: must be a word such as 'fedavg:rounds=5', or one of {', '.join(METHODS)}"
+            f"method = {given!r}: must be a word such as 'fedavg:rounds=5', "
+            "or an instance of a subclass of tacit.Method"
         )
+    trust(type(given))
+    _checked(type(given), type(given).__name__)
     return given
 
 

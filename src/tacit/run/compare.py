@@ -19,8 +19,8 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.methods.words import method_from_spec, validated
-from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again, protects
+from tacit.methods.words import folder_of, method_from_spec, parted, validated
+from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again
 from tacit.run.experiment import Experiment, Setting, setting_from
 from tacit.run.rundir import Busy, RunDir, free_folder
 
@@ -47,7 +47,7 @@ class Comparison:
         seeds = [self.setting.seed + r for r in range(self.repeats)]
         return [
             (
-                f"{word.replace(':', '-')}-s{seed}",
+                f"{folder_of(word)}-s{seed}",
                 Experiment(method_from_spec(word), replace(self.setting, seed=seed)),
             )
             for seed in seeds
@@ -234,7 +234,7 @@ def row(word: str, runs: Sequence[Run]) -> Row:
         personal=first.get("personal", False),
         epsilon={k: max(epsilon[k] for epsilon in each) for k in each[0]},
         spent=max(r.spent for r in runs),
-        protects="/".join(protects(runs[0].experiment.method)),
+        protects="/".join(runs[0].experiment.method.protects),
         measured={k: [f["measured"][k] for f in finals] for k in first.get("measured", {})},
         megabytes_up=float(np.mean([sum(x["bytes_up"] for x in m) for m in lines])) / 1e6,
         seconds=float(np.mean([sum(x["seconds"] for x in m) for m in lines])),
@@ -245,8 +245,10 @@ def row(word: str, runs: Sequence[Run]) -> Row:
 def with_common(word: str, common: dict[str, Any]) -> str:
     """Add settings shared by all methods to a method word, where the method has them and the word does not."""
     known = {f.name for f in fields(method_from_spec(word))}
-    given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
+    name, settings = parted(word)
+    given = {pair.partition("=")[0] for pair in settings.split(",")}
     extra = [
         f"{k}={v}" for k, v in common.items() if k.partition(".")[0] in known and k not in given
     ]
-    return word + ("," if ":" in word else ":") * bool(extra) + ",".join(extra)
+    every = ",".join([*filter(None, [settings]), *extra])
+    return f"{name}:{every}" if every else name

@@ -25,9 +25,9 @@ from tacit.core import (
     BudgetReached,
     ClientId,
     Ledger,
+    Method,
     Observer,
     Relation,
-    Unit,
     params_of,
     some,
 )
@@ -37,8 +37,7 @@ from tacit.data.partition import clients_of
 from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
-from tacit.methods import name_of
-from tacit.methods.words import as_method
+from tacit.methods.words import as_method, label_of, name_of
 from tacit.models import build, choose
 from tacit.privacy.guard import Budget
 from tacit.run.drive import drive
@@ -112,7 +111,7 @@ class Run:
 
         For replacement an upper bound: it stands beside the certificate, and clients may be many.
         """
-        unit, whom = protects(self.experiment.method)
+        unit, whom = self.experiment.method.protects
         return privacy.epsilon(
             self.ledger,
             unit=unit,
@@ -129,12 +128,12 @@ class Run:
         lines = self.metrics
         if saved is None or not lines or "groups" not in lines[-1]:
             return {}
-        return by_group(self.experiment, saved[0].sizes, self.ledger)
+        return by_group(self.experiment, saved[0], self.ledger)
 
     @property
     def why(self) -> str:
         """Why the epsilon of what the method protects is what it is, in one sentence."""
-        unit, observer = protects(self.experiment.method)
+        unit, observer = self.experiment.method.protects
         delta = self.experiment.setting.delta
         return privacy.reason(self.ledger, unit=unit, observer=observer, delta=delta)
 
@@ -220,7 +219,8 @@ def data_again(name: str, call: str) -> Dataset:
 def default_name(experiment: Experiment) -> str:
     """Return a run's name when none is given."""
     s = experiment.setting
-    return f"{name_of(experiment.method)}-{Path(s.data).stem}-{s.split.replace(':', '')}-s{s.seed}"
+    label = label_of(name_of(experiment.method))
+    return f"{label}-{Path(s.data).stem}-{s.split.replace(':', '')}-s{s.seed}"
 
 
 @dataclass(frozen=True)
@@ -240,10 +240,10 @@ class Plan:
         if dataset is None:
             dataset, s = data_room.load(s.data), replace(s, data=data_room.anywhere(s.data))
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
-        if getattr(experiment.method, "pooled", False):
+        if experiment.method.pooled:
             federation = federation.pooled()
         _check_groups(experiment.method, federation, s.split)
-        if getattr(experiment.method, "per_round", 0) > len(federation.everyone):
+        if experiment.method.per_round > len(federation.everyone):
             raise BadInput(
                 f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
                 "the number of clients"
@@ -327,7 +327,9 @@ def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
     s = venue.experiment.method.init(params_of(venue.model))
     try:
         with closing(venue.engine(directory)) as engine:
-            engine.approve = budget_of(venue.experiment).check
+            budget = budget_of(venue.experiment)
+            engine.approve = budget.check
+            engine.approve_clients = budget.at_clients().check
             _rounds(venue, engine, directory, watch, s)
     finally:
         directory.settle()
@@ -335,7 +337,7 @@ def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
 
 def budget_of(experiment: Experiment) -> Budget:
     """Return what an experiment may spend, of the unit and against the observer of its method."""
-    unit, observer = protects(experiment.method)
+    unit, observer = experiment.method.protects
     return Budget(experiment.setting.budget, unit, observer, experiment.setting.delta)
 
 
@@ -387,9 +389,9 @@ class Recorder:
             "accuracy": None,
             "loss": None,
             **scores,
-            **({"measured": method.measured(s)} if hasattr(method, "measured") else {}),
+            **({"measured": measured} if (measured := method.measured(s)) else {}),
             **self._spent(s),
-            "protects": "/".join(protects(method)),
+            "protects": "/".join(method.protects),
             "bytes_up": self.engine.bytes_up,
             "bytes_down": self.engine.bytes_down,
             "seconds": round(seconds, 4),
@@ -412,14 +414,11 @@ class Recorder:
         ledger = self.engine.ledger
         method = experiment.method
         delta = experiment.setting.delta
-        unit, observer = protects(method)
+        unit, observer = method.protects
         quick = s.round < method.rounds
+        groups = by_group(experiment, s, ledger, quick=quick)
         return {
-            **(
-                {"groups": by_group(experiment, s.sizes, ledger, quick=quick)}
-                if hasattr(method, "groups")
-                else {}
-            ),
+            **({"groups": groups} if groups else {}),
             "epsilon": privacy.overview(ledger, delta=delta, quick=quick),
             "spent": privacy.epsilon(
                 ledger, unit=unit, observer=observer, delta=delta, quick=quick
@@ -428,58 +427,33 @@ class Recorder:
 
 
 def by_group(
-    experiment: Experiment, sizes: Mapping[ClientId, int], ledger: Ledger, *, quick: bool = False
+    experiment: Experiment, s: Any, ledger: Ledger, *, quick: bool = False
 ) -> dict[str, dict[str, float]]:
     """Return, for the groups of clients that a method tells apart, their number and what they spent."""
     method = experiment.method
     delta = experiment.setting.delta
-    unit, observer = protects(method)
+    if not method.grouped(s):
+        return {}
+    unit, observer = method.protects
     spent = privacy.by_owner(ledger, unit=unit, observer=observer, delta=delta, quick=quick)
     groups = {
         name: [spent.get(i, math.inf) for i in ids]
-        for name, ids in method.groups(sizes).items()
+        for name, ids in method.grouped(s).items()
         if ids
     }
     return {name: {"clients": len(each), "epsilon": max(each)} for name, each in groups.items()}
 
 
-def protects(method: Any) -> tuple[Unit, Observer]:
-    """Return what a method's guarantee is about.
-
-    Examples against the server, unless it says otherwise.
-    """
-    whom: tuple[Unit, Observer] = getattr(method, "protects", ("example", "server"))
-    return whom
-
-
-def calibrated(method: Any, sizes: Mapping[ClientId, int], delta: float, sample_seed: int) -> Any:
-    """Return the method with the noise multiplier that its ``sgd.epsilon`` asks for, for the client that pays most."""
-    sgd = getattr(method, "sgd", None)
-    if sgd is None or not sgd.epsilon:
-        return method
+def calibrated(
+    method: Method, sizes: Mapping[ClientId, int], delta: float, sample_seed: int
+) -> Method:
+    """Return the method with whatever it solves from an epsilon before it starts."""
     # Where the sample is a secret, noise that depends on it would tell of it: everybody is taken to
     # be in every round.
-    per_round = getattr(method, "per_round", 0) if protects(method)[1] == "server" else 0
-    times = participations(tuple(sizes), per_round, method.rounds, sample_seed)
-    bills = {(sgd.private_steps(n) * times[c], sgd.rate(n)) for c, n in sizes.items() if times[c]}
-    z = 0.0 if sgd.z == type(method)().sgd.z else sgd.z
-    if z:  # one that was solved before, as in the config.toml of a run, or one that contradicts
-        _check_noise(
-            z, max(privacy.spend(z, steps, q, delta=delta) for steps, q in bills), sgd.epsilon
-        )
-    for steps, q in sorted(bills, key=lambda b: -b[1] * math.sqrt(b[0])):
-        if z == 0 or privacy.spend(z, steps, q, delta=delta) > sgd.epsilon:
-            z = privacy.noise_for(sgd.epsilon, steps, q, delta=delta)
-    return replace(method, sgd=replace(sgd, z=z))
-
-
-def _check_noise(z: float, spent: float, epsilon: float) -> None:
-    """Refuse a noise multiplier that is not the one which an epsilon beside it asks for."""
-    if not 0.98 * epsilon < spent < 1.001 * epsilon:
-        raise BadInput(
-            f"sgd.z = {z:g}: costs eps {privacy.show_epsilon(spent)}, "
-            f"not sgd.epsilon = {epsilon:g}; give one of them, the other 0"
-        )
+    per_round = method.per_round if method.protects[1] == "server" else 0
+    return method.solved(
+        sizes, participations(tuple(sizes), per_round, method.rounds, sample_seed), delta
+    )
 
 
 def participations(
@@ -511,14 +485,13 @@ def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
         )
 
 
-def _check_groups(method: Any, federation: Federation, split: str) -> None:
+def _check_groups(method: Method, federation: Federation, split: str) -> None:
     """Refuse a split without the public set or the kinds of clients that a method needs."""
-    if getattr(method, "needs_public", False) and federation.split.public is None:
+    if method.needs_public and federation.split.public is None:
         raise BadInput(
             f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it"
         )
-    if hasattr(method, "groups"):
-        method.groups(federation.sizes())
+    method.groups(federation.sizes())
 
 
 def _device(wanted: str) -> str:

@@ -6,15 +6,12 @@ Its ledger, from public facts only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from tacit import privacy
-from tacit.core import Ledger, Release, unnoised
-from tacit.methods import name_of
-from tacit.run.conduct import Plan, participations, protects
+from tacit.core import Ledger, Release
+from tacit.run.conduct import Plan, participations
 from tacit.run.experiment import Experiment
 
 
@@ -24,17 +21,11 @@ def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:
     method, federation = plan.experiment.method, plan.federation
     times = participations(
         federation.everyone,
-        getattr(method, "per_round", 0),
+        method.per_round,
         method.rounds,
         plan.experiment.setting.seed,
     )
-    if hasattr(method, "releases"):
-        return Ledger(method.releases(federation.sizes(), times, plan.experiment.setting.delta))
-    sgd = getattr(method, "sgd", None)
-    lines = [
-        line for c, n in federation.sizes().items() if sgd for line in sgd.lines(c, n, times[c])
-    ]
-    return Ledger(lines or [unnoised(name_of(method), c) for c in federation.everyone])
+    return Ledger(method.releases(federation.sizes(), times, plan.experiment.setting.delta))
 
 
 def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, float]]:
@@ -44,7 +35,7 @@ def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, flo
     """
     plan = Plan.of(experiment)
     ledger, rounds = predicted(experiment, plan), plan.experiment.method.rounds
-    unit, observer = protects(plan.experiment.method)
+    unit, observer = plan.experiment.method.protects
     marks = sorted({max(1, round(rounds * k / points)) for k in range(1, points + 1)})
     delta = plan.experiment.setting.delta
     return [
@@ -73,14 +64,3 @@ def _until(ledger: Ledger, share: Fraction) -> Ledger:
 
 def _before(line: Release, end: int) -> Release:
     return replace(line, rounds=tuple((a, min(b, end - 1)) for a, b in line.rounds if a < end))
-
-
-def claims(method: Any, sizes: Mapping[str, int], delta: float) -> list[tuple[str, float, str]]:
-    """Return what a method's paper claims, as (accountant, epsilon, remark).
-
-    Nothing here certifies.
-    """
-    found: list[tuple[str, float, str]] = (
-        method.claims(sizes, delta) if hasattr(method, "claims") else []
-    )
-    return found

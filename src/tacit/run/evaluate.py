@@ -76,14 +76,8 @@ def score(me: Client, x: Params) -> Reply[Scored]:
 
 
 @task
-def score_shared(me: Client, method: Any, s: Any) -> Reply[Scored]:
-    """Score the model that everybody answers with, where it is not the experiment's network."""
-    return Reply(score_with(me, method.shared(me, s)))
-
-
-@task
-def score_own(me: Client, method: Any, s: Any) -> Reply[Scored]:
-    """Score the model this client answers with."""
+def score_with_method(me: Client, method: Method, s: Any) -> Reply[Scored]:
+    """Score what a method makes of its state: a model of this client's own, or everybody's."""
     return Reply(score_with(me, method.predictor(me, s)))
 
 
@@ -91,12 +85,12 @@ def evaluate(
     method: Method, s: Any, engine: Engine, federation: Federation, parts: int
 ) -> Evaluation:
     """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel."""
-    while hasattr(s, "inner"):  # a method that prepares the ground for another one
-        method, s = method.inner, s.inner  # type: ignore[attr-defined]
-    if hasattr(method, "predictor"):
+    method, s = method.innermost(s)
+    if method.answers == "personal":
         return _personal(method, s, engine, federation)
     ids = [f"test:{k}/{parts}" for k in range(parts)]
-    call = score_shared(method=method, s=s) if hasattr(method, "shared") else score(x=s.x)
+    plain = method.answers == "network"
+    call = score(x=s.x) if plain else score_with_method(method=method, s=s)
     scored = engine.look(call, ids, s.round)
     predicted = torch.cat([scored[i].predicted for i in ids]).numpy()
     right = predicted == federation.dataset.test.y.numpy()
@@ -114,7 +108,7 @@ def _personal(method: Method, s: Any, engine: Engine, federation: Federation) ->
     clients = [
         i for i, rows in zip(federation.everyone, federation.split.test, strict=True) if len(rows)
     ]
-    scored = engine.look(score_own(method=method, s=s), clients, s.round)
+    scored = engine.look(score_with_method(method=method, s=s), clients, s.round)
     right = {
         i: scored[i].predicted.numpy() == federation.test(i).examples.y.numpy() for i in clients
     }

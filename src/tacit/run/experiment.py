@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, check_choice, check_number
+from tacit.core import BadInput, Method, check_choice, check_number
 from tacit.data.partition import clients_of
-from tacit.methods import METHODS, name_of
-from tacit.methods.words import method_from, validated
+from tacit.methods import METHODS
+from tacit.methods.words import method_from, name_of, validated
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Setting:
 class Experiment:
     """A method and where it runs."""
 
-    method: Any
+    method: Method
     setting: Setting = field(default_factory=Setting)
 
 
-def setting_from(keywords: Mapping[str, Any], method: Any) -> Setting:
+def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:
     """Build a setting from the keywords of a call in Python, or say where one that is none belongs."""
     own = [f.name for f in fields(method)]
     for key, value in keywords.items():

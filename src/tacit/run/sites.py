@@ -48,7 +48,7 @@ def tally(me: Client, x: Params) -> Reply[Tally]:
 @task
 def tally_shared(me: Client, method: Any, s: Any) -> Reply[Tally]:
     """Count the successes of the model that everybody answers with, where it is not the experiment's network."""
-    return Reply(tally_with(me, method.shared(me, s)))
+    return Reply(tally_with(me, method.predictor(me, s)))
 
 
 @task
@@ -102,13 +102,13 @@ class AtSites:
         """Prepare an experiment for sites that agree on what their data look like."""
         s, method = experiment.setting, experiment.method
         shape, classes, mean, std = agreed(facts)
-        if getattr(method, "pooled", False):
+        if method.pooled:
             raise BadInput(
                 "method: wants all data in one place, and the data of sites stay where they are"
             )
-        if getattr(method, "needs_public", False) and public is None:
+        if method.needs_public and public is None:
             raise BadInput("--public: this method needs examples that belong to nobody")
-        if getattr(method, "per_round", 0) > clients:
+        if method.per_round > clients:
             raise BadInput(
                 f"per_round = {method.per_round}: must be at most {clients}, the number of sites"
             )
@@ -155,13 +155,14 @@ class AtSites:
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Ask every site how good a state is on its own test data."""
-        method, round = self.experiment.method, s.round
-        while hasattr(s, "inner"):  # a method that prepares the ground for another one
-            method, s = method.inner, s.inner
-        personal = hasattr(method, "predictor")
-        apart = tally_own if personal else tally_shared if hasattr(method, "shared") else None
-        call = apart(method=method, s=s) if apart else tally(x=s.x)
-        return summary(engine.look(call, engine.everyone, round), personal)
+        round = s.round
+        method, s = self.experiment.method.innermost(s)
+        call = {
+            "network": lambda: tally(x=s.x),
+            "shared": lambda: tally_shared(method=method, s=s),
+            "personal": lambda: tally_own(method=method, s=s),
+        }[method.answers]()
+        return summary(engine.look(call, engine.everyone, round), method.answers == "personal")
 
 
 def summary(tallies: Mapping[ClientId, Tally], personal: bool) -> dict[str, Any]:

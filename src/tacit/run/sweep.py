@@ -17,8 +17,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, Diverged, TacitError, check_choice, check_number
 from tacit.data.examples import Dataset
-from tacit.methods import METHODS, name_of
-from tacit.methods.words import method_from, method_from_spec, validated
+from tacit.methods.words import (
+    folder_of,
+    method_class,
+    method_from,
+    method_from_spec,
+    name_of,
+    validated,
+)
 from tacit.run.compare import Row, check_all, row, run_all, write_plan
 from tacit.run.conduct import Nobody, Run, Watcher, data_again
 from tacit.run.experiment import Experiment, Setting, setting_from
@@ -78,7 +84,7 @@ class Sweep:
         method, setting = placed(self.methods[point.word], self.setting, point.values)
         said = "".join(f"-{k}={v:g}" for k, v in point.values.items())
         seeds = [setting.seed + r for r in range(self.repeats)]
-        name = point.word.replace(":", "-").replace("/", "_") + said
+        name = folder_of(point.word) + said
         return [
             (f"{name}-s{seed}", Experiment(method, replace(setting, seed=seed))) for seed in seeds
         ]
@@ -126,7 +132,7 @@ def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[An
     method, moved, known = (
         json.loads(json.dumps(raw)),
         asdict(setting),
-        numbers(METHODS[raw["name"]]),
+        numbers(method_class(raw["name"])),
     )
     for name, value in values.items():
         at: Any = method if name in known else moved
@@ -139,7 +145,7 @@ def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[An
 
 def _check_field(name: str, word: str, raw: Mapping[str, Any]) -> None:
     """Refuse a field that neither the method nor the setting has, or that is not a number."""
-    known = [*numbers(METHODS[raw["name"]]), *numbers(Setting)]
+    known = [*numbers(method_class(raw["name"])), *numbers(Setting)]
     if name not in known and name in {*raw, *(f.name for f in fields(Setting))}:
         raise BadInput(f"over = {name!r}: not a number of {word}; allowed: {', '.join(known)}")
     check_choice(f"over ({word})", name, known)

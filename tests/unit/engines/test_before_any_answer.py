@@ -91,7 +91,7 @@ def test_clients_that_keep_no_budget_are_stopped_by_the_server(lab):
     """A client process that does not refuse, whatever the reason, ends the run all the same."""
     method = FedAvg(rounds=50, sgd=PRIVATE)
     engine = lab.serial(method)
-    engine.approve = Budget(5.0).check
+    engine.approve_clients = Budget(5.0).check
     with pytest.raises(BudgetReached):
         drive(method, engine, method.init(lab.x0))
     rounds = {last for line in engine.ledger for _, last in line.rounds}

@@ -470,11 +470,11 @@ def test_local_models_stay_apart_and_at_home(tmp_path):
     assert abs(own[0] - own[1]) > 100 * CLOSE
     assert [number(hand.kept(i)["y"]) for i in "01"] == pytest.approx(own, abs=CLOSE)
     for i, end in zip("01", own, strict=True):
-        me = hand.world.client("evaluate.score_own", i, 2, hand.kept(i))
+        me = hand.world.client("evaluate.score_with_method", i, 2, hand.kept(i))
         with torch.no_grad():
             scores = method.predictor(me, states[-1])(torch.tensor([[2.0]]))
         assert scores.tolist() == [pytest.approx([-2 * end, 2 * end], abs=CLOSE)]
-    newcomer = hand.world.client("evaluate.score_own", "0", 0, {})
+    newcomer = hand.world.client("evaluate.score_with_method", "0", 0, {})
     assert method.predictor(newcomer, states[-1])(torch.tensor([[2.0]])).tolist() == [
         [-2 * v, 2 * v]
     ]

@@ -46,7 +46,7 @@ def final(folder, model, sizes, method):
     held = Federation(
         Dataset("random", train, test, tuple("abcd")), Split(train=rows, test=nothing), seed=3
     )
-    if getattr(method, "pooled", False):
+    if method.pooled:
         held = held.pooled()
     network = build(model, held.dataset.shape, CLASSES, 3)
     engine = Serial(World(held, network, 3, folder))

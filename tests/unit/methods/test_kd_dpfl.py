@@ -20,8 +20,7 @@ from tacit.methods.fedavg import train as plain_training
 from tacit.methods.kd_dpfl import KDDPFL
 from tacit.privacy.mechanisms import public_noise
 from tacit.privacy.noise import FromSeed, noised
-from tacit.run.conduct import protects
-from tacit.run.cost import claims, predicted
+from tacit.run.cost import predicted
 from tacit.run.drive import drive
 from tacit.run.experiment import Experiment, Setting
 
@@ -82,7 +81,7 @@ def test_large_clients_that_join_pay_for_both_phases(tmp_path):
 
 def test_votes_hide_large_clients_from_all_but_the_server(tmp_path):
     method = KDDPFL(labels="vote", eps_1=2.0, eps_2=3.0, rounds=2, per_round=3)
-    assert protects(method) == ("example", "clients")
+    assert method.protects == ("example", "clients")
     _, engine = run(method, tmp_path)
     assert spent(engine, "clients")["4"] == pytest.approx(2.0, rel=1e-3)
     assert spent(engine, "server")["4"] == math.inf
@@ -189,7 +188,7 @@ def test_the_papers_budget_lasts_for_all_rounds_unless_said_otherwise(tmp_path):
     s, _ = run(PAPER, tmp_path)
     assert s.round == 3
     assert s.spent == pytest.approx(6.0)
-    assert claims(PAPER, {str(i): 10 + 10 * (i > 2) for i in range(6)}, DELTA)[0][:2] == (
+    assert PAPER.claims({str(i): 10 + 10 * (i > 2) for i in range(6)}, DELTA)[0][:2] == (
         "published",
         1e6,
     )
@@ -250,7 +249,7 @@ def test_a_large_client_with_one_class(tmp_path):
         engine = Serial(world)
         s = drive(method, engine, method.init(lab.x0))
         assert len(s.labels) == PUBLIC
-        assert spent(engine, protects(method)[1])["5"] == pytest.approx(8.0, rel=1e-3)
+        assert spent(engine, method.protects[1])["5"] == pytest.approx(8.0, rel=1e-3)
 
 
 # ---- refused, and reported

@@ -120,7 +120,7 @@ def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(lab, head, monkey
     assert spent == pytest.approx(dict.fromkeys(engine.everyone, 0.7), rel=1e-6)
     me = someone(engine)
     inputs, _ = me.test.batch(slice(0, 5))
-    found = method.shared(me, s)(inputs)
+    found = method.predictor(me, s)(inputs)
     assert found.shape == (5, 3)
     assert torch.isfinite(found).all()
 
@@ -134,9 +134,9 @@ def test_with_a_large_budget_it_learns(lab):
     engine, s = finished(lab, method)
     every = engine.world.federation.test("test:0/1")
     x, y = every.batch(slice(0, 81))
-    right = method.shared(replace(someone(engine), test=every), s)(x).argmax(1) == y
+    right = method.predictor(replace(someone(engine), test=every), s)(x).argmax(1) == y
     assert float(right.double().mean()) > 0.5  # a third by guessing
-    predict = method.shared(someone(engine), s)
+    predict = method.predictor(someone(engine), s)
     torch.testing.assert_close(predict(100 * x), predict(1e4 * x), atol=1e-3, rtol=1e-3)
 
 

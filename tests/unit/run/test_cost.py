@@ -8,7 +8,7 @@ from tacit import privacy
 from tacit.core import FEDERATION, BadInput, Gaussian, Ledger, Release
 from tacit.methods import CLFL, LDPFL, UDP, DPFedAvg
 from tacit.run import cost
-from tacit.run.cost import claims, over_rounds
+from tacit.run.cost import over_rounds
 from tacit.run.experiment import Experiment, Setting
 
 
@@ -82,11 +82,11 @@ def test_the_curve_of_a_method_ends_with_its_whole_cost():
 
 def test_a_paper_claims_nothing_for_no_rounds():
     with pytest.raises(BadInput, match="rounds = 0: must be at least 1"):
-        claims(LDPFL(rounds=0), {"0": 10}, 1e-5)
+        LDPFL(rounds=0).claims({"0": 10}, 1e-5)
 
 
 def test_a_paper_claims_nothing_without_noise():
-    assert [epsilon for _, epsilon, _ in claims(CLFL(z=0.0), {"0": 10, "1": 10}, 1e-5)] == [
+    assert [epsilon for _, epsilon, _ in CLFL(z=0.0).claims({"0": 10, "1": 10}, 1e-5)] == [
         math.inf,
         math.inf,
     ]

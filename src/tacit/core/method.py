@@ -1,0 +1,126 @@
+"""What a method is: a frozen dataclass of settings with these hooks, each with a default."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from torch import Tensor
+
+from tacit.core.client import Client, ClientId
+from tacit.core.cohort import Cohort
+from tacit.core.ledger import Observer, Release, Unit, unnoised
+from tacit.core.params import Params, load_params
+
+Sizes = Mapping[ClientId, int]  # how many examples each client has: public
+Times = Mapping[ClientId, int]  # how often each client takes part: public
+Claim = tuple[str, float, str]  # of a paper: the accountant, its epsilon, a remark
+
+
+class State(Protocol):
+    """All that survives a yield: the shared model, the rounds done, and what a method adds."""
+
+    @property
+    def x(self) -> Params: ...
+    @property
+    def round(self) -> int: ...
+
+
+class Predictor(Protocol):
+    """From inputs to class scores."""
+
+    def __call__(self, inputs: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A federated method. Subclass it as a frozen dataclass; its fields are its settings and flags.
+
+    ``init`` and ``run`` have to be written, and a field ``rounds``. Everything else has a default.
+    """
+
+    answers: ClassVar[Literal["network", "shared", "personal"]] = "network"
+    """Which model is scored: the network with the parameters ``s.x``; what :meth:`predictor` makes
+    of the state, the same for everybody; or what it makes for each client."""
+
+    pooled: ClassVar[bool] = False
+    """One client holds everybody's data: a ceiling to compare with."""
+
+    needs_public: ClassVar[bool] = False
+    """Needs examples that belong to nobody, which some splits set aside."""
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """How many rounds there are; as a rule a field."""
+
+    @property
+    def per_round(self) -> int:
+        """How many clients take part in a round, 0 for all; as a rule a field."""
+        return 0
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        """What the method's guarantee is about, and against whom."""
+        return ("example", "server")
+
+    @property
+    def per_example(self) -> bool:
+        """Whether it clips gradients example by example: then the network has to allow it."""
+        return False
+
+    @abstractmethod
+    def init(self, x0: Params) -> Any:
+        """Return the first state, given the network's first parameters."""
+
+    @abstractmethod
+    def run(self, cohort: Cohort, s: Any) -> Iterator[Any]:
+        """Yield the states that follow ``s``, one for each step that may be saved.
+
+        It is started anew from each state that it has yielded, so nothing else survives.
+        """
+
+    def predictor(self, me: Client, s: Any) -> Predictor:
+        """Return the function from inputs to scores that a client answers with."""
+        load_params(me.model.eval(), s.x)
+        return me.model
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        """Return this method with whatever it solves from an epsilon before it starts."""
+        return self
+
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        """Return what the ledger will say at the end, from public facts only.
+
+        The default is that updates are sent as they are: infinite.
+        """
+        return [unnoised(type(self).__name__.lower(), client) for client in sizes]
+
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        """Return what the method's paper claims; nothing of it certifies."""
+        return []
+
+    def performance_loss(self, sizes: Sizes, delta: float) -> float | None:
+        """Return LDP-FL's own diagnostic, if the method has it; not a privacy quantity."""
+        return None
+
+    def measured(self, s: Any) -> dict[str, float]:
+        """Return what the method measures of itself, between 0 and 1, by name."""
+        return {}
+
+    def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
+        """Return the kinds of clients that it tells apart by their public sizes, if it does.
+
+        Sizes that it cannot work with are refused here, before anything starts.
+        """
+        return {}
+
+    def grouped(self, s: Any) -> dict[str, list[ClientId]]:
+        """Return the same for a state that knows the sizes."""
+        return {}
+
+    def innermost(self, s: Any) -> tuple[Method, Any]:
+        """Return the method and state to score, where one prepares the ground for another."""
+        return self, s

@@ -1,0 +1,147 @@
+"""Code of the user's own: named as ``module:Name`` or ``file.py:Name``, and found again.
+
+What the owner of a process has named is trusted there, and nothing else is: a message or a file may
+mention a class of it, and never makes anybody import or run anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tacit.core.errors import BadInput
+
+PREFIX = "tacit_own_"  # of the name of a module that is a single file
+_files: dict[str, Path] = {}  # such modules, and where they are
+_packages: set[str] = set()  # top-level packages that were named
+
+
+def is_code(word: str) -> bool:
+    """Tell whether a word names code: ``package.module:Name`` or ``file.py:Name``.
+
+    >>> is_code("mine.py:FedAdam"), is_code("fedprox"), is_code("fedprox:mu=0.1")
+    (True, False, False)
+    """
+    where, _, name = word.rpartition(":")
+    return bool(where) and re.fullmatch(r"[A-Za-z_][\w.]*", name) is not None
+
+
+def load(word: str, field: str) -> Any:
+    """Return what a word names, and trust the module it is in from now on.
+
+    Args:
+        word: ``package.module:Name`` or ``file.py:Name``
+        field: what the word was given for, to name in an error
+    """
+    where, _, name = word.rpartition(":")
+    try:
+        found: Any = _module(where)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except BadInput as e:
+        raise BadInput(f"{field} = {word!r}: {e}") from None
+    except Exception as e:  # it is the user's code: anything can happen
+        why = f"{type(e).__name__}: {' '.join(str(e).split())}"
+        raise BadInput(f"{field} = {word!r}: cannot be loaded ({why})") from None
+    return found
+
+
+def trust(cls: type[Any]) -> None:
+    """Trust the module of a class that the owner of this process has handed over."""
+    module = cls.__module__
+    if module == "__main__" and (file := _main_file()):
+        _files.setdefault(_file_name(file), file)
+    elif module not in _files:
+        _packages.add(module.partition(".")[0])
+
+
+def word_of(cls: type[Any]) -> str:
+    """Return the word by which a class is found again, in any folder."""
+    module = wire_name(cls.__module__)
+    where = str(_files[module]) if module in _files else module
+    return f"{where}:{cls.__qualname__}"
+
+
+def wire_name(module: str) -> str:
+    """Return a module's name in messages and files: a script has its file's, not ``__main__``."""
+    file = _main_file() if module == "__main__" else None
+    return _file_name(file) if file else module
+
+
+def trusted(name: str) -> ModuleType | None:
+    """Return a module of this package or one that was named here; others are never looked at."""
+    if name.partition(".")[0] in {"tacit", *_packages} or name in _files:
+        main = sys.modules["__main__"] if name == wire_name("__main__") else None
+        return main or sys.modules.get(name)
+    return None
+
+
+def named() -> list[str]:
+    """Return what was named in this process, for :func:`load_again` in another one."""
+    return [*(str(file) for file in _files.values()), *_imported()]
+
+
+def load_again(names: Iterable[str]) -> None:
+    """Load in this process what was named in the one that started it."""
+    for name in names:
+        _module(name)
+
+
+def _imported() -> list[str]:
+    ours = [name for name in sys.modules if name.partition(".")[0] in _packages - {"__main__"}]
+    return sorted(ours)
+
+
+def _module(where: str) -> ModuleType:
+    """Return a module by its name or its file."""
+    if where.endswith(".py"):
+        return _from_file(Path(where))
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    module = importlib.import_module(where)
+    _packages.add(where.partition(".")[0])
+    return module
+
+
+def _from_file(path: Path) -> ModuleType:
+    file = path.expanduser().resolve()
+    name = _file_name(file)
+    if not file.is_file():
+        raise BadInput(f"there is no file {path}")
+    if _files.setdefault(name, file) != file:
+        raise BadInput(f"{_files[name]} has the same name; rename one of the two")
+    if (known := trusted(name)) is not None:
+        return known
+    return _execute(name, file)
+
+
+def _execute(name: str, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if (folder := str(file.parent)) not in sys.path:
+        sys.path.append(folder)  # for what it imports from beside it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        del _files[name]
+        raise
+    return module
+
+
+def _file_name(file: Path) -> str:
+    return PREFIX + re.sub(r"\W", "_", file.stem)
+
+
+def _main_file() -> Path | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve() if file else None
