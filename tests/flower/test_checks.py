@@ -33,6 +33,7 @@ from tacit.core import (
     Release,
     params_of,
 )
+from tacit.core.own_code import load
 from tacit.data.partition import Split
 from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
 from tacit.engines.node import Answer, Head, Refusal, sample_rng
@@ -40,6 +41,7 @@ from tacit.engines.store import read_ledger
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg, Update, train
+from tacit.methods.gfl import believable, train_for
 from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.ldp_fl import train as ldp_train
 from tacit.methods.local import Local
@@ -83,8 +85,8 @@ def test_a_site_answers_as_a_client_of_a_simulation(site):
     ("change", "why"),
     [
         ({"call": Call("fedavg.steal", {})}, "not a known task"),
-        ({"call": score(x=X)}, "not a known task"),
-        ({"call": score(x=X), "kind": "look"}, "not a known task"),
+        ({"call": score(x=X)}, "is for the server"),
+        ({"call": score(x=X), "kind": "look"}, "is for the server"),
         ({"call": Call("fedavg.train", {"x": X})}, "missing a required argument"),
         ({"call": train(x=Params({k: v[:1] for k, v in X.items()}), sgd=SGD())}, "has shape"),
         ({"call": train(x=Params({k: v.double() for k, v in X.items()}), sgd=SGD())}, "float64"),
@@ -220,6 +222,45 @@ def test_clients_of_a_cluster_have_the_budget_of_the_experiment(tmp_path):
     assert isinstance(refusal, Refusal)
     assert refusal.error == "BudgetReached"
     assert refusal.ledger == []
+
+
+@pytest.mark.parametrize("call", [train_for(x=X, sgd=SGD(), E=1.0), believable(x=X), score(x=X)])
+def test_tasks_for_the_server_are_never_for_sites(site, call):
+    """They trust their data to be public, and so would send what is not."""
+    for kind in ("ask", "look"):
+        with pytest.raises(Refused, match="is for the server"):
+            ask(site, call, kind=kind)
+
+
+def test_measuring_is_not_training_and_the_other_way_round(site):
+    with pytest.raises(Refused, match="is for the measure"):
+        ask(site, tally(x=X), kind="ask")
+    with pytest.raises(Refused, match="is for the client"):
+        ask(site, kind="look")
+
+
+OWN = """
+from dataclasses import dataclass
+from tacit import Client, Params, Reply, SGD, task
+
+@dataclass(frozen=True)
+class Mine:
+    dx: Params
+
+@task
+def train(me: Client, x: Params, sgd: SGD) -> Reply[Mine]:
+    y, _ = sgd.fit(me, x)
+    return Reply(Mine(y - x))
+"""
+
+
+def test_a_site_runs_code_of_its_owners_and_of_nobody_elses(site, tmp_path):
+    call = Call("tacit_own_agreed.train", {"x": X, "sgd": SGD(clip=1.0, z=1.0)})
+    with pytest.raises(Refused, match="not a known task"):
+        ask(site, call)
+    (tmp_path / "agreed.py").write_text(OWN)
+    load(f"{tmp_path / 'agreed.py'}:train", "--method")
+    assert ask(site, call).sent.dx.released
 
 
 def test_reports_about_test_data_are_in_the_ledger(site):

@@ -48,7 +48,7 @@ from tacit.methods.words import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
-from tacit.run.sites import MEASURES, Tally, holding, tally_own
+from tacit.run.sites import Tally, holding, tally_own
 
 log = logging.getLogger("tacit.site")
 
@@ -147,13 +147,12 @@ class Site:
 
     def _check(self, kind: str, world: World, head: Head, call: Call[Any]) -> None:
         """Refuse an unknown task, wrong arguments, shapes that do not fit, numbers that are not finite."""
-        known = (
-            MEASURES
-            if kind == "look"
-            else {n for n, t in Task.registry.items() if _is_of_a_method(t)}
-        )
-        if call.task not in known:
+        known = Task.registry.get(call.task)
+        if known is None:
             raise Refused(f"task = {call.task!r}: not a known task")
+        wanted = "measure" if kind == "look" else "client"
+        if known.at != wanted:
+            raise Refused(f"task = {call.task!r}: is for the {known.at}, not for a {kind}")
         if head.ask != f"{call.task}@{head.round}" or head.round < 0:
             raise Refused(f"ask = {head.ask!r}: must be {call.task}@{head.round}")
         try:
@@ -267,11 +266,6 @@ def _words(o: Any) -> Iterator[str]:
     elif isinstance(o, dict):
         for k, v in o.items():
             yield from () if k == "$" else _words(v)
-
-
-def _is_of_a_method(task: Task[Any, Any]) -> bool:
-    # those measure, and not all of them keep examples here
-    return not task.fn.__module__.startswith("tacit.run.")
 
 
 def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> None:

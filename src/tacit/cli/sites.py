@@ -168,6 +168,9 @@ class JoinFlags:
     # all classes of the federation, in order, such as benign,malignant; or N for 0..N-1; or
     # folders, for those of a folder of images. Own data need it
     classes: str = ""
+    # a method whose code is not in this package, as file.py:Name or module:Name, that the
+    # coordinator may use; no other code of anybody's runs here
+    method: str | None = None
     model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
     # seeded: a rehearsal that can be repeated and protects nothing
     noise: Literal["os", "seeded"] = "os"
@@ -201,9 +204,12 @@ def join(args: Sequence[str]) -> None:
     from tacit.apps.fleet import Fleet
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.site import Site
+    from tacit.methods.words import method_class
     from tacit.run.rundir import RunDir
 
     check_name(given.name)
+    if given.method is not None:
+        method_class(given.method)
     check_number("threads", given.threads, at_least=1)
     torch.set_num_threads(given.threads)
     dataset, part = _data(given)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 from torch import nn
@@ -82,16 +83,21 @@ class Call(Generic[T]):
     args: Mapping[str, Any]
 
 
-class Task(Generic[P, T]):
-    """A client function.
+At = Literal["client", "server", "measure"]
 
-    Calling it builds a :class:`Call`, so a type checker sees both ends of the wire.
+
+class Task(Generic[P, T]):
+    """A function that a server may ask for; calling it builds a :class:`Call`.
+
+    So a type checker sees both ends of the wire. ``at`` says where it may run: at clients, at the
+    server alone, on data that it may see, or at clients to measure a model on their test data.
     """
 
     registry: ClassVar[dict[str, Task[Any, Any]]] = {}
 
-    def __init__(self, fn: Callable[Concatenate[Client, P], Reply[T]]) -> None:
+    def __init__(self, fn: Callable[Concatenate[Client, P], Reply[T]], at: At = "client") -> None:
         self.fn = fn
+        self.at = at
         self.name = f"{wire_name(fn.__module__).removeprefix('tacit.methods.')}.{fn.__name__}"
         self.signature = inspect.signature(fn)
         Task.registry[self.name] = self
@@ -99,10 +105,16 @@ class Task(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         bound = self.signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
-        # without ``me``
-        return Call(self.name, {k: v for k, v in list(bound.arguments.items())[1:]})
+        return Call(self.name, {k: v for k, v in list(bound.arguments.items())[1:]})  # without me
 
 
-def task(fn: Callable[Concatenate[Client, P], Reply[T]]) -> Task[P, T]:
-    """Mark a module-level function as something a server may ask of a client."""
-    return Task(fn)
+@overload
+def task(fn: Callable[Concatenate[Client, P], Reply[T]], /) -> Task[P, T]: ...
+@overload
+def task(*, at: At) -> Callable[[Callable[Concatenate[Client, P], Reply[T]]], Task[P, T]]: ...
+def task(fn: Any = None, /, *, at: At = "client") -> Any:
+    """Mark a module-level function as something a server may ask for.
+
+    ``@task`` is for clients; ``@task(at="server")`` never runs at a site, whoever asks.
+    """
+    return Task(fn, at) if fn is not None else partial(Task, at=at)

@@ -187,12 +187,12 @@ class Rows:
     rows: Tensor
 
 
-@task
+@task(at="server")
 def train_for(me: Client, x: Params, sgd: SGD, E: float) -> Reply[Trained]:
     return Reply(Trained(sgd.fit_for(me, x, E)))
 
 
-@task
+@task(at="server")
 def believable(me: Client, x: Params) -> Reply[Rows]:
     """Return the samples of which the model is not sure that they are something else."""
     p = scores(network(me, x), me.data).softmax(1)

@@ -159,7 +159,7 @@ class Labels:
     y: Tensor
 
 
-@task
+@task(at="server")
 def label(me: Client, x: Params, features: str) -> Reply[Labels]:
     """Label examples that the server may see."""
     return Reply(Labels(all_scores(predictor(me, x, features), me.data).argmax(1)))

@@ -69,13 +69,13 @@ def score_with(me: Client, predict: Predictor) -> Scored:
     return Scored(torch.cat(predicted), loss)
 
 
-@task
+@task(at="server")
 def score(me: Client, x: Params) -> Reply[Scored]:
     """Score the shared model."""
     return Reply(score_with(me, network(me, x)))
 
 
-@task
+@task(at="server")
 def score_with_method(me: Client, method: Method, s: Any) -> Reply[Scored]:
     """Score what a method makes of its state: a model of this client's own, or everybody's."""
     return Reply(score_with(me, method.predictor(me, s)))

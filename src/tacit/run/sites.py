@@ -39,25 +39,22 @@ class Tally:
     loss: float | None  # the sum over examples; None where the counts are noisy
 
 
-@task
+@task(at="measure")
 def tally(me: Client, x: Params) -> Reply[Tally]:
     """Count the shared model's successes."""
     return Reply(tally_with(me, network(me, x)))
 
 
-@task
+@task(at="measure")
 def tally_shared(me: Client, method: Any, s: Any) -> Reply[Tally]:
     """Count the successes of the model that everybody answers with, where it is not the experiment's network."""
     return Reply(tally_with(me, method.predictor(me, s)))
 
 
-@task
+@task(at="measure")
 def tally_own(me: Client, method: Any, s: Any) -> Reply[Tally]:
     """Count the successes of the model that this site answers with."""
     return Reply(tally_with(me, method.predictor(me, s)))
-
-
-MEASURES = frozenset([tally.name, tally_shared.name, tally_own.name])
 
 
 def tally_with(me: Client, predict: Predictor) -> Tally:
