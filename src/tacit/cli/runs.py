@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import BadInput
@@ -27,14 +28,15 @@ from tacit.run.compare import (
     Compared,
     Comparison,
     Row,
+    check_any_finished,
     read_comparison,
     resume_comparison,
     start_comparison,
-    with_common,
 )
 from tacit.run.conduct import Run
 from tacit.run.experiment import Experiment, Setting, read_experiment
 from tacit.run.rundir import RunDir
+from tacit.run.shared import with_common
 from tacit.run.sweep import FILE as SWEEP
 from tacit.synthesis.source import Source
 
@@ -173,8 +175,7 @@ def telling_if_stopped() -> Iterator[None]:
 def _conclude_stopped(done: Run) -> None:
     """Say how far a run has come and what the releases in its ledger cost."""
     method = done.experiment.method
-    rounds = max((line["round"] for line in done.metrics), default=0)
-    print(f"{name_of(method)}: stopped after {rounds} of {method.rounds} rounds")
+    print(f"{name_of(method)}: stopped after {done.rounds} of {method.rounds} rounds")
     if done.final:
         print(f"{_accuracy_line(done.final)} after round {done.final['round']}")
     if len(done.ledger):
@@ -241,17 +242,17 @@ def compare(args: Sequence[str]) -> None:
     """Compare methods."""
     about = f"Run several methods on the same split, seeds and sampled clients. Methods: {', '.join(METHODS)}."
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
-    plan = Comparison(
-        [with_common(m, common(given)) for m in given.methods], given.setting, given.repeats
-    )
+    words, notes = with_common(given.methods, common(given, args))
+    plan = Comparison(words, given.setting, given.repeats, notes)
     with watcher("compare") as watch:
         compared = start_comparison(plan, out=given.out, watch=watch)
     show(compared)
 
 
-def common(given: CompareFlags) -> dict[str, Any]:
-    """Return what was said for all methods and differs from the defaults."""
-    sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if v != getattr(SGD(), k)}
+def common(given: CompareFlags, args: Sequence[str]) -> dict[str, Any]:
+    """Return what was said for all methods, defaults included if they were said."""
+    flags = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args}
+    sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if f"sgd.{k}" in flags}
     flat = {"rounds": given.rounds, "per_round": given.per_round}
     return {k: v for k, v in flat.items() if v is not None} | sgd
 
@@ -269,12 +270,22 @@ def show(compared: Compared) -> None:
     print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}")
     whose = "of one example zeroed out, of one client replaced"
     print(f"eps at delta {s.delta:g} against the server, {whose}\n")
-    print(comparison_table([row.named(names[row.method]) for row in compared.rows]) + "\n")
+    table = comparison_table([row.named(names[row.method]) for row in compared.rows])
+    write_table(table, compared.folder)
+    print(table + "\n")
+    for note in compared.notes:
+        print(note)
     for why in dict.fromkeys(map(_because, compared.rows)):
         methods = ", ".join(names[r.method] for r in compared.rows if _because(r) == why)
         print(f"eps of {methods}: {why}")
     files = draw_accuracy(runs, compared.folder / "accuracy", title)
     print(f"picture: {files[0]}")
+    check_any_finished(compared.rows)
+
+
+def write_table(table: str, folder: Path) -> None:
+    """Keep a table beside the runs that it is of."""
+    codec.write_atomically(folder / "table.txt", (table + "\n").encode())
 
 
 def _because(row: Row) -> str:

@@ -11,14 +11,15 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.cli.runs import CompareFlags, common, first_line, run_flags
+from tacit.cli.runs import CompareFlags, common, first_line, run_flags, write_table
 from tacit.core import BadInput
 from tacit.methods import METHODS
 from tacit.methods.words import method_from_spec
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import sweep_table
-from tacit.run.compare import with_common
+from tacit.run.compare import check_any_finished
 from tacit.run.experiment import Experiment
+from tacit.run.shared import with_common
 from tacit.run.sweep import Sweep, Swept, over_from, raw_method, resume_sweep, start_sweep
 
 HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over FIELD=...] [--repeats N] [options]
@@ -87,9 +88,12 @@ def _several(args: Sequence[str]) -> tuple[Sweep, Path | None]:
     )
     if twice := {m for m in given.methods if given.methods.count(m) > 1}:
         raise BadInput(f"methods: {', '.join(sorted(twice))} is named more than once")
-    shared = common(given)
-    raw = {word: raw_method(method_from_spec(with_common(word, shared))) for word in given.methods}
-    return Sweep(raw, over_from(given.over), given.setting, given.repeats), given.out
+    words, notes = with_common(given.methods, common(given, args))
+    raw = {
+        name: raw_method(method_from_spec(word))
+        for name, word in zip(given.methods, words, strict=True)
+    }
+    return Sweep(raw, over_from(given.over), given.setting, given.repeats, notes), given.out
 
 
 def resume(folder: Path) -> None:
@@ -104,8 +108,13 @@ def show(swept: Swept) -> None:
     s, repeats = swept.plan.setting, swept.plan.repeats
     title = f"{Path(s.data).name}, {s.split}"
     print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}, zeroed out\n")
-    print(sweep_table(swept.rows) + "\n")
+    table = sweep_table(swept.rows)
+    write_table(table, swept.folder)
+    print(table + "\n")
+    for note in swept.plan.notes:
+        print(note)
     for name, why in swept.stopped.items():
         print(f"{name}: {why}")
     files = draw_sweep(swept.rows, swept.folder / "sweep", title)
     print(f"files in {swept.folder}, picture {files[0]}")
+    check_any_finished([row for _, row in swept.rows])

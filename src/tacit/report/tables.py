@@ -44,7 +44,22 @@ def comparison_table(rows: Sequence[Row]) -> str:
         ]
         for r in rows
     ]
-    return aligned([head, *body])
+    return aligned([head, *body], ["", *map(stopped, rows)])
+
+
+def stopped(row: Row) -> str:
+    """Say where a method's runs were stopped, if they were.
+
+    >>> from types import SimpleNamespace as Some
+    >>> stopped(Some(stopped=[3, 5], runs=3, rounds=20))
+    '2 of 3 runs stopped at round 3 to 5 of 20 (budget)'
+    """
+    if not row.stopped:
+        return ""
+    first, last = min(row.stopped), max(row.stopped)
+    where = f"{first}" if first == last else f"{first} to {last}"
+    some = f"{len(row.stopped)} of {row.runs} runs " if len(row.stopped) < row.runs else ""
+    return f"{some}stopped at round {where} of {row.rounds} (budget)"
 
 
 def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
@@ -89,7 +104,7 @@ def aligned(table: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
     ]
     rule = "-" * len(lines[0])
     lines = (
-        [f"{line}  {remark}" for line, remark in zip(lines, remarks, strict=True)]
+        [f"{line}  {remark}".rstrip() for line, remark in zip(lines, remarks, strict=True)]
         if remarks
         else lines
     )

@@ -8,23 +8,25 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tacit import codec
 from tacit import data as data_room
-from tacit.core import BadInput, TacitError, check_number
+from tacit.core import BadInput, BudgetReached, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.methods.words import folder_of, method_from_spec, parted, validated
+from tacit.methods.words import folder_of, method_from_spec, validated
 from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again
 from tacit.run.experiment import Experiment, Setting, setting_from
-from tacit.run.rundir import Busy, RunDir, free_folder
+from tacit.run.rundir import Busy, RunDir, free_folder, plain, restore
+from tacit.run.shared import with_common
 
-FILE = "comparison.json"
+P = TypeVar("P")
+FILE, TABLE = "comparison.json", "table.json"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Comparison:
     methods: list[str]
     setting: Setting = field(default_factory=Setting)
     repeats: int = 1
+    notes: list[str] = field(default_factory=list)  # what to say below the table
 
     def __post_init__(self) -> None:
         check_number("repeats", self.repeats, at_least=1, whole=True)
@@ -74,6 +77,9 @@ class Row:
     megabytes_up: float
     seconds: float
     why: str
+    rounds: int = 0  # of each run
+    runs: int = 1
+    stopped: list[int] = field(default_factory=list)  # after which round, those that did
 
     def named(self, name: str) -> Row:
         """Return the same row under another name."""
@@ -82,25 +88,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished comparison."""
+    """A finished comparison, with what to say below its table."""
 
     folder: Path
     rows: list[Row]
+    notes: list[str] = field(default_factory=list)
 
 
 def compare(
     methods: Sequence[str],
     *,
+    common: Mapping[str, Any] | None = None,
     repeats: int = 1,
     data: str | Dataset = "digits",
     out: str | Path | None = None,
     watch: Watcher | None = None,
     **setting: Any,
 ) -> Compared:
-    """Compare methods, each a word such as ``"fedprox:mu=0.1"``, on the same split, seeds and sampled clients.
+    """Compare methods, each a word such as ``"fedprox:mu=0.1"``, on the same split and seeds.
 
-    With ``repeats`` each runs with so many seeds, from ``seed`` on. The other keywords are those of
-    :func:`tacit.run.conduct.run`. The result has one :class:`Row` for each method in ``rows``.
+    ``common`` has settings for every method that has them, such as ``{"rounds": 5, "sgd.lr": 0.1}``;
+    ``notes`` of the result names the others. With ``repeats`` each runs with so many seeds, from
+    ``seed`` on. The other keywords are those of :func:`tacit.run.conduct.run`. The result has one
+    :class:`Row` for each method in ``rows``, also for one that its budget has stopped.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):
         raise BadInput(
@@ -109,7 +119,8 @@ def compare(
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
     first = method_from_spec([*methods, "fedavg"][0])  # an empty list is refused below
-    plan = Comparison(list(methods), setting_from({"data": name, **setting}, first), repeats)
+    words, notes = with_common(methods, common or {})
+    plan = Comparison(words, setting_from({"data": name, **setting}, first), repeats, notes)
     return start_comparison(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
@@ -147,24 +158,53 @@ def write_plan(plan: Any, file: Path) -> None:
     """Write what a folder of several runs is for."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(file, json.dumps(asdict(plan), indent=1).encode())
+        write_json(asdict(plan), file)
     except OSError as e:
         raise BadInput(f"out = '{file.parent}': cannot be written ({e.strerror})") from None
+
+
+def write_json(value: Any, file: Path) -> None:
+    """Write plain values, infinity as a word."""
+    text = json.dumps(plain(value), indent=1, allow_nan=False)
+    codec.write_atomically(file, (text + "\n").encode())
+
+
+def read_plan(cls: type[P], file: Path, what: str) -> P:
+    """Read what a folder of several runs is for."""
+    try:
+        raw = json.loads(file.read_text())
+        read = restore(raw)
+        read["setting"]["data"] = raw["setting"]["data"]  # whatever it is called
+        plan: P = validated(cls, read)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BadInput(f"'{file}': not a {what} ({e})") from None
+    return plan
 
 
 def resume_comparison(
     folder: Path, *, dataset: Dataset | None = None, watch: Watcher | None = None
 ) -> Compared:
-    """Run what is not finished yet; what is finished is read, not repeated."""
+    """Run what is not finished yet; what is finished is read, not repeated.
+
+    A method that reaches its budget does not keep the others from running.
+    """
     plan = read_comparison(folder)
     dataset = dataset or data_again(
         plan.setting.data, "tacit.run.compare.resume_comparison(folder, dataset=...)"
     )
-    run_all(folder, plan.experiments(), dataset, watch or Nobody())
-    return Compared(
-        folder,
-        [row(word, [Run(folder / n) for n, _ in plan.runs_of(word)]) for word in plan.methods],
-    )
+    stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), (BudgetReached,))
+    rows = [
+        row(word, [Run(folder / name) for name, _ in plan.runs_of(word)], stopped)
+        for word in plan.methods
+    ]
+    write_json([asdict(each) for each in rows], folder / TABLE)
+    return Compared(folder, rows, plan.notes)
+
+
+def check_any_finished(rows: Sequence[Row]) -> None:
+    """Refuse to call it a success that every single run was stopped."""
+    if all(len(each.stopped) == each.runs for each in rows):
+        raise BudgetReached("budget: every run was stopped by it before its last round")
 
 
 def run_all(
@@ -213,15 +253,11 @@ def _run_one(directory: RunDir, experiment: Experiment, dataset: Dataset, watch:
 
 def read_comparison(folder: Path) -> Comparison:
     """Read what a folder compares."""
-    try:
-        plan: Comparison = validated(Comparison, json.loads((folder / FILE).read_text()))
-    except (OSError, ValueError, AttributeError) as e:
-        raise BadInput(f"'{folder / FILE}': not a comparison ({e})") from None
-    return plan
+    return read_plan(Comparison, folder / FILE, "comparison")
 
 
-def row(word: str, runs: Sequence[Run]) -> Row:
-    """Return the results of one method over its repeats."""
+def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
+    """Return the results of one method over its repeats; ``stopped`` names folders of stopped runs."""
     lines = [r.metrics for r in runs]
     # none where a run stopped before its first round was over
     finals = [r.final for r in runs if r.final]
@@ -239,16 +275,7 @@ def row(word: str, runs: Sequence[Run]) -> Row:
         megabytes_up=float(np.mean([sum(x["bytes_up"] for x in m) for m in lines])) / 1e6,
         seconds=float(np.mean([sum(x["seconds"] for x in m) for m in lines])),
         why=runs[0].why,
+        rounds=runs[0].experiment.method.rounds,
+        runs=len(runs),
+        stopped=[r.rounds for r in runs if r.folder.name in stopped],
     )
-
-
-def with_common(word: str, common: dict[str, Any]) -> str:
-    """Add settings shared by all methods to a method word, where the method has them and the word does not."""
-    known = {f.name for f in fields(method_from_spec(word))}
-    name, settings = parted(word)
-    given = {pair.partition("=")[0] for pair in settings.split(",")}
-    extra = [
-        f"{k}={v}" for k, v in common.items() if k.partition(".")[0] in known and k not in given
-    ]
-    every = ",".join([*filter(None, [settings]), *extra])
-    return f"{name}:{every}" if every else name

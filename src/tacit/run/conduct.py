@@ -84,6 +84,11 @@ class Run:
         return next((line for line in reversed(self.metrics) if line["accuracy"] is not None), {})
 
     @property
+    def rounds(self) -> int:
+        """How many rounds are finished."""
+        return max((line["round"] for line in self.metrics), default=0)
+
+    @property
     def accuracy(self) -> float:
         """Accuracy after the last evaluated round, between 0 and 1; NaN if there is none."""
         return float(self.final.get("accuracy", float("nan")))

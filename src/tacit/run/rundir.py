@@ -179,7 +179,7 @@ class RunDir:
             return []
         try:
             whole, _, _ = self._metrics.read_text().rpartition("\n")
-            lines = [_restore(json.loads(line)) for line in whole.splitlines()]
+            lines = [restore(json.loads(line)) for line in whole.splitlines()]
         except ValueError as e:
             raise BadInput(f"'{self._metrics}': not a metrics file ({e})") from None
         for n, line in enumerate(lines, 1):
@@ -192,7 +192,7 @@ class RunDir:
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Add the line of one round."""
         with self._metrics.open("a") as f:
-            f.write(json.dumps(_plain(line)) + "\n")
+            f.write(json.dumps(plain(line)) + "\n")
             f.flush()
             os.fsync(f.fileno())
 
@@ -202,20 +202,25 @@ class RunDir:
         They will be run again.
         """
         lines = [line for line in self.metrics() if line["round"] <= round]
-        text = "".join(json.dumps(_plain(line)) + "\n" for line in lines)
+        text = "".join(json.dumps(plain(line)) + "\n" for line in lines)
         codec.write_atomically(self._metrics, text.encode())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity and no NaN: write them as words."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _restore(value: Any) -> Any:
+def restore(value: Any) -> Any:
+    """Return what was written, with numbers for the words of :func:`plain`."""
     if isinstance(value, dict):
-        return {k: _restore(v) for k, v in value.items()}
+        return {k: restore(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [restore(v) for v in value]
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 

@@ -25,7 +25,16 @@ from tacit.methods.words import (
     name_of,
     validated,
 )
-from tacit.run.compare import Row, check_all, row, run_all, write_plan
+from tacit.run.compare import (
+    TABLE,
+    Row,
+    check_all,
+    read_plan,
+    row,
+    run_all,
+    write_json,
+    write_plan,
+)
 from tacit.run.conduct import Nobody, Run, Watcher, data_again
 from tacit.run.experiment import Experiment, Setting, setting_from
 from tacit.run.rundir import free_folder
@@ -51,6 +60,7 @@ class Sweep:
     over: dict[str, list[int | float]]  # such as {"sgd.lr": [0.01, 0.1]}
     setting: Setting = field(default_factory=Setting)
     repeats: int = 1
+    notes: list[str] = field(default_factory=list)  # what to say below the table
 
     def __post_init__(self) -> None:
         check_number("repeats", self.repeats, at_least=1, whole=True)
@@ -240,16 +250,15 @@ def resume_sweep(
     )
     forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)
+    spent = [name for name, e in stopped.items() if isinstance(e, BudgetReached)]
     rows = [
-        (p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)])) for p in plan.points()
+        (p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)], spent))
+        for p in plan.points()
     ]
+    write_json([{"at": p.values, **asdict(each)} for p, each in rows], folder / TABLE)
     return Swept(folder, plan, rows, {name: str(e) for name, e in stopped.items()})
 
 
 def read_sweep(folder: Path) -> Sweep:
     """Read what a folder sweeps."""
-    try:
-        plan: Sweep = validated(Sweep, json.loads((folder / FILE).read_text()))
-    except (OSError, ValueError, AttributeError) as e:
-        raise BadInput(f"'{folder / FILE}': not a sweep ({e})") from None
-    return plan
+    return read_plan(Sweep, folder / FILE, "sweep")
