@@ -206,14 +206,15 @@ def test_own_class_for_other_inputs(own):
 
 
 def test_missing_module():
-    assert "cannot be made (ModuleNotFoundError: No module named 'no_such_module_here')" in refusal(
-        "no_such_module_here:Net"
+    assert (
+        "cannot be loaded (ModuleNotFoundError: No module named 'no_such_module_here')"
+        in refusal("no_such_module_here:Net")
     )
 
 
 def test_missing_class(own):
     name = own(GOOD)
-    assert f"cannot be made (AttributeError: module '{name}' has no attribute 'Nett')" in refusal(
+    assert f"cannot be loaded (AttributeError: module '{name}' has no attribute 'Nett')" in refusal(
         f"{name}:Nett"
     )
 

@@ -52,6 +52,18 @@ def load(word: str, field: str) -> Any:
     return found
 
 
+def anywhere(word: str) -> str:
+    """Return a word that names code so that it holds in every folder; others as they are.
+
+    >>> anywhere("label:1"), anywhere("/some/net.py:Net")
+    ('label:1', '/some/net.py:Net')
+    """
+    where, _, name = word.rpartition(":")
+    if not is_code(word) or not where.endswith(".py"):
+        return word
+    return f"{Path(where).expanduser().resolve()}:{name}"
+
+
 def trust(cls: type[Any]) -> None:
     """Trust the module of a class that the owner of this process has handed over."""
     module = cls.__module__

@@ -6,7 +6,9 @@ import os
 import re
 from pathlib import Path
 
+from tacit.core import own_code
 from tacit.core.errors import BadInput, check_choice
+from tacit.core.own_code import is_code
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Stated, told
 from tacit.data.official import KNOWN, load_official
@@ -17,6 +19,7 @@ __all__ = [
     "Dataset",
     "Examples",
     "anywhere",
+    "can_load",
     "from_torch",
     "is_here",
     "load",
@@ -24,7 +27,10 @@ __all__ = [
     "load_own",
 ]
 
-_OWN = "or the path of a .npz, .csv or .parquet file or of a folder of images by class"
+_OWN = (
+    "or the path of a .npz, .csv or .parquet file or of a folder of images by class, "
+    "or a function of your own as file.py:function"
+)
 
 
 def load(
@@ -45,12 +51,26 @@ def load(
         return _with_own_classes(load_official(name_or_path, folder), classes)
     if is_here(name_or_path):
         return load_own(name_or_path, classes=classes)
+    if _is_own_code(name_or_path):
+        return _from_code(name_or_path)
     if re.search(r"[/\\.]", name_or_path):
         raise BadInput(
             f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}"
         )
     check_choice("data", name_or_path, (*KNOWN, _OWN))
     raise AssertionError("unreachable: check_choice refused the name")
+
+
+def _is_own_code(name: str) -> bool:
+    """Tell whether a name is a function of the user's own, and not a table and its column."""
+    return is_code(name) and not name.rpartition(":")[0].lower().endswith((".csv", ".parquet"))
+
+
+def _from_code(name: str) -> Dataset:
+    made = own_code.load(name, "data")()
+    if not isinstance(made, Dataset):
+        raise BadInput(f"data = {name!r}: returns a {type(made).__name__}; must be a Dataset")
+    return made
 
 
 def _with_own_classes(dataset: Dataset, classes: Stated | None) -> Dataset:
@@ -66,6 +86,11 @@ def is_here(name_or_path: str) -> bool:
     )
 
 
+def can_load(name_or_path: str) -> bool:
+    """Tell whether :func:`load` has something to try: data that are here, or code."""
+    return is_here(name_or_path) or _is_own_code(name_or_path)
+
+
 def anywhere(name_or_path: str) -> str:
     """Return a known name as it is, and the path of the user's data so that it holds in every folder.
 
@@ -73,7 +98,7 @@ def anywhere(name_or_path: str) -> str:
     'digits'
     """
     if name_or_path in KNOWN or not is_here(name_or_path):
-        return name_or_path
+        return own_code.anywhere(name_or_path)
     path, column = split_column(name_or_path)
     return os.path.abspath(path) + (
         "" if os.path.exists(os.path.expanduser(name_or_path)) else f":{column}"

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import ClientId, seed_for
+from tacit.core import BadInput, ClientId, seed_for
+from tacit.core.own_code import load
 from tacit.data.examples import Dataset, Examples, Pool
-from tacit.data.partition import Split, split
+from tacit.data.partition import Split, is_own_split, split
 from tacit.data.places import Keys, keys, places
 
 
@@ -190,7 +191,14 @@ class Federation:
 
 
 def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Federation:
-    """Divide a data set over clients by a named scheme; own data record by record."""
+    """Divide a data set over clients by a named scheme; own data record by record.
+
+    ``file.py:function`` or ``module:function`` is a split of the user's own: a function of the data
+    set, the number of clients and the seed that returns a :class:`Split`.
+    """
+    if is_own_split(scheme):
+        made = load(scheme, "split")(dataset, clients=clients, seed=seed)
+        return Federation(dataset, checked(made, scheme, dataset, clients), seed)
     parts = {"train": dataset.train, "test": dataset.test}
     own = [
         places(part, dataset.classes, seed=seed, use=f"client of {use}")
@@ -207,3 +215,24 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
         places=(own[0], own[1]) if own else None,
     )
     return Federation(dataset, divided, seed)
+
+
+def checked(made: Any, scheme: str, dataset: Dataset, clients: int) -> Split:
+    """Refuse what a user's own function returns, unless it divides the data among the clients."""
+    if not isinstance(made, Split):
+        raise BadInput(f"split = {scheme!r}: returns a {type(made).__name__}; must be a Split")
+    for use, parts, size in (
+        ("train", made.train, len(dataset.train)),
+        ("test", made.test, len(dataset.test)),
+    ):
+        if len(parts) != clients:
+            raise BadInput(f"split = {scheme!r}: {use} has {len(parts)} parts; must be {clients}")
+        rows = np.concatenate([np.asarray(part, np.int64) for part in parts])
+        if len(rows) and not (rows.min() >= 0 and rows.max() < size):
+            raise BadInput(f"split = {scheme!r}: {use} rows must be from 0 to {size - 1}")
+        if len(set(rows.tolist())) < len(rows):
+            raise BadInput(f"split = {scheme!r}: a {use} row is given to two clients")
+    empty = [i for i, part in enumerate(made.train) if not len(part)]
+    if empty:
+        raise BadInput(f"split = {scheme!r}: client {empty[0]} has no examples to train on")
+    return made

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.core.errors import BadInput, check_choice, check_number
+from tacit.core.own_code import is_code
 from tacit.data import proportions
 from tacit.data.places import Places
 from tacit.data.proportions import NOBODY, Table, dirichlet
@@ -149,6 +150,11 @@ def split(
     )
 
 
+def is_own_split(scheme: str) -> bool:
+    """Tell whether a split is code of the user's own, such as ``mine.py:by_ward``."""
+    return scheme.partition(":")[0] not in _USAGE and is_code(scheme)
+
+
 def clients_of(scheme: str, clients: int) -> int:
     """Return how many clients a scheme has.
 
@@ -157,6 +163,8 @@ def clients_of(scheme: str, clients: int) -> int:
     >>> clients_of("sizes:kd-mnist", 10), clients_of("iid", 10)
     (53, 10)
     """
+    if is_own_split(scheme):
+        return clients
     name, argument = _parse(scheme)
     return sum(many for many, _ in _groups(scheme, argument)) if name == "sizes" else clients
 

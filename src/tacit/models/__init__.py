@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from tacit.core import BadInput, check_choice, seed_for
+from tacit.core.own_code import load
 from tacit.models.cnn import cuag_cnn, dafl_cnn, ldp_cnn
 from tacit.models.plain import logistic, mlp
 from tacit.models.resnet import resnet18
@@ -68,7 +66,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
 
 
 def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    check_choice("model", name, ["auto", *MODELS, "module:Class"])
+    check_choice("model", name, ["auto", *MODELS, "file.py:Class", "module:Class"])
     least = MODELS[name].least
     if least and (len(shape) != 3 or min(shape[1:]) < least):
         what = "x".join(map(str, shape))
@@ -79,15 +77,12 @@ def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Import the user's class from the working folder or the path.
+    """Return a network of the user's own class, from a file or a module.
 
     It may take ``shape`` and ``classes``.
     """
-    module, _, attribute = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    make = load(name, "model")
     try:
-        make = getattr(importlib.import_module(module), attribute)
         wanted = inspect.signature(make).parameters
         model = make(
             **{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted}

@@ -31,9 +31,10 @@ from tacit.core import (
     params_of,
     some,
 )
+from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
-from tacit.data.partition import clients_of
+from tacit.data.partition import clients_of, is_own_split
 from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
@@ -213,7 +214,7 @@ def resume(
 
 def data_again(name: str, call: str) -> Dataset:
     """Return the data of a run that goes on, or name the call that takes data which only a program has."""
-    if data_room.is_here(name) or Path(name).is_absolute():
+    if data_room.can_load(name) or Path(name).is_absolute():
         return data_room.load(name)
     raise BadInput(
         f"data = {name!r}: neither a known data set nor a file here; "
@@ -225,7 +226,8 @@ def default_name(experiment: Experiment) -> str:
     """Return a run's name when none is given."""
     s = experiment.setting
     label = label_of(name_of(experiment.method))
-    return f"{label}-{Path(s.data).stem}-{s.split.replace(':', '')}-s{s.seed}"
+    split = label_of(s.split) if is_own_split(s.split) else s.split.replace(":", "")
+    return f"{label}-{Path(s.data).stem}-{split}-s{s.seed}"
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,10 @@ class Plan:
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         warn_of_delta(s.delta, federation.sizes())
         resolved = replace(
-            s, model=choose(s.model, dataset.shape), clients=clients_of(s.split, s.clients)
+            s,
+            model=anywhere(choose(s.model, dataset.shape)),
+            split=anywhere(s.split),
+            clients=clients_of(s.split, s.clients),
         )
         device = _device(s.device)
         workers = processors() if s.workers == "auto" else s.workers

@@ -1,0 +1,153 @@
+"""Networks, splits and data sets of the user's own: one way of naming them, and what is refused."""
+
+import re
+import sys
+
+import pytest
+
+import tacit
+from tacit import codec
+from tacit.core import BadInput, own_code
+from tacit.data import load
+from tacit.data.federated import federate
+from tacit.models import build
+from tacit.run.rundir import RunDir
+
+MINE = """
+import numpy as np
+import torch
+from dataclasses import dataclass
+from torch import nn
+from tacit.data import Dataset, Examples
+from tacit.data.partition import Split
+
+@dataclass(frozen=True)
+class Note:
+    word: str
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(int(np.prod(shape)), classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+def by_parity(dataset, *, clients, seed):
+    parts = [np.arange(i, len(dataset.train), clients) for i in range(clients)]
+    tests = [np.arange(i, len(dataset.test), clients) for i in range(clients)]
+    return Split(tuple(parts), tuple(tests))
+
+def twice(dataset, *, clients, seed):
+    rows = np.arange(len(dataset.train))
+    return Split((rows,) * clients, (rows[:1],) * clients)
+
+def few(dataset, *, clients, seed):
+    return Split((np.arange(5),), (np.arange(5),))
+
+def blobs():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 3
+    x = torch.randn(120, 4, generator=g) + 3 * torch.eye(3, 4)[y]
+    return Dataset("blobs", Examples(x[:90], y[:90]), Examples(x[90:], y[90:]), ("a", "b", "c"))
+
+def nothing():
+    return 7
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A file of one's own, in the working folder, under a name that no other test uses."""
+    name = f"mine_{re.sub(r'[^0-9a-z]', '_', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    return f"{name}.py"
+
+
+def test_network_split_and_data_of_ones_own_make_a_run_that_any_folder_resumes(
+    mine, tmp_path, monkeypatch
+):
+    done = tacit.run(
+        "fedavg:rounds=2,sgd.lr=0.5",
+        data=f"{mine}:blobs",
+        split=f"{mine}:by_parity",
+        model=f"{mine}:Net",
+        clients=3,
+        workers=2,
+        out=tmp_path / "run",
+    )
+    assert done.accuracy > 0.9
+    config = RunDir.open(tmp_path / "run").experiment().setting
+    for word in (config.data, config.split, config.model):
+        assert word.startswith(str(tmp_path))
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert tacit.resume(tmp_path / "run").accuracy == done.accuracy
+
+
+def test_a_split_of_ones_own_gives_every_client_its_rows(mine):
+    parts = federate(load("digits"), f"{mine}:by_parity", clients=4, seed=0).split.train
+    assert [int(rows[0]) for rows in parts] == [0, 1, 2, 3]
+    assert sum(map(len, parts)) == len(load("digits").train)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("twice", "given to two clients"),
+        ("few", "has 1 parts; must be 4"),
+        ("nothing", "cannot|takes|unexpected"),
+        ("absent", "has no attribute"),
+    ],
+)
+def test_a_split_that_divides_nothing_is_refused(mine, word, why):
+    with pytest.raises((BadInput, TypeError), match=why):
+        federate(load("digits"), f"{mine}:{word}", clients=4, seed=0)
+
+
+def test_data_that_are_none_are_refused(mine):
+    with pytest.raises(BadInput, match="must be a Dataset"):
+        load(f"{mine}:nothing")
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [("raise ValueError('no\\n luck')", "ValueError: no luck"), ("def (", "SyntaxError")],
+)
+def test_a_file_that_cannot_be_run_is_one_line(tmp_path, source, why):
+    file = tmp_path / f"broken_{len(source)}.py"
+    file.write_text(source)
+    with pytest.raises(BadInput, match=re.escape(why)) as e:
+        build(f"{file}:Net", (4,), 3, 0)
+    assert "\n" not in str(e.value)
+    with pytest.raises(BadInput, match=re.escape(why)):  # and again: nothing of it stays
+        build(f"{file}:Net", (4,), 3, 0)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "samename.py").write_text("x = 1")
+    own_code.load(f"{tmp_path / 'a' / 'samename.py'}:x", "model")
+    with pytest.raises(BadInput, match="has the same name"):
+        own_code.load(f"{tmp_path / 'b' / 'samename.py'}:x", "model")
+
+
+def test_messages_build_classes_of_named_code_only(mine):
+    Note = own_code.load(f"{mine}:Note", "method")
+    blob = codec.pack(Note("hello"))
+    assert codec.unpack(blob) == Note("hello")
+    module = Note.__module__
+    for foreign in ("decimal:Decimal", "os:system", f"{module}:Net", f"{module}:np"):
+        with pytest.raises(BadInput, match="refusing to build"):
+            codec.decode(f'{{"$": "{foreign}", "items": {{}}}}', {})
+
+
+def test_a_peer_cannot_make_anybody_import(tmp_path, monkeypatch):
+    (tmp_path / "lurking.py").write_text("raise SystemExit('ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("lurking:X", "tacit_own_lurking:X"):
+        with pytest.raises(BadInput, match="refusing to build"):
+            codec.decode(f'{{"$": "{name}", "items": {{}}}}', {})
+    assert "lurking" not in sys.modules
