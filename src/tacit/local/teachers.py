@@ -5,8 +5,10 @@ By one model, or several on its parts.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -95,5 +97,23 @@ def sub_ballots(me: Client, x: Params, sgd: SGD, images: Tensor, many: int) -> A
     total = np.zeros((len(images), me.classes))
     for rows, rng in zip(parts(me, many), rngs, strict=True):
         part = replace(me.data, source=own, rows=rows, relabel=None, noise=0.0, extra=None)
-        total += ballots(replace(me, data=part, rng=rng), x, sgd, images)
+        # a network of its own: one could keep something of the batches of another sub-teacher
+        alone = replace(me, data=part, rng=rng, model=copy.deepcopy(me.model))
+        with own_chance(rng, me.data.device):
+            total += ballots(alone, x, sgd, images)
     return total
+
+
+@contextmanager
+def own_chance(rng: np.random.Generator, device: str) -> Iterator[None]:
+    """Let torch draw from a stream of its own for a while.
+
+    How much one sub-teacher draws depends on its part of the data. From one stream for all, one
+    example more would shift the dropout masks of all sub-teachers that come after.
+    """
+    cuda = [torch.cuda.current_device()] if device == "cuda" else []
+    with torch.random.fork_rng(cuda):
+        torch.default_generator.manual_seed(seed := int(rng.integers(2**63)))
+        if cuda:
+            torch.cuda.manual_seed(seed)
+        yield

@@ -1,5 +1,6 @@
 """Votes counted by hand, the noise and its price against closed forms and dp-accounting, and what is refused."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from lab import Lab
 
 import tacit
 from tacit import privacy
-from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing, Release
+from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing, Release, params_of
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
 from tacit.local.teachers import Teaching, ballots, parts, sub_ballots
@@ -113,6 +114,52 @@ def test_one_example_changes_one_sub_teacher(me):
         difference = np.abs(whole - other)
         assert difference.max() <= 1
         assert difference.sum(1).max() <= 2
+
+
+class Careless(torch.nn.Module):
+    """Draws in training, and keeps a running mean: what one batch does shows in the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 16), torch.nn.Linear(16, 3)
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x):
+        h = torch.nn.functional.dropout(torch.relu(self.first(x)), 0.5, self.training)
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        return self.last(h - self.mean)
+
+
+@pytest.mark.parametrize("gone", [0, 5, 11, 20])
+def test_chance_and_state_of_one_sub_teacher_do_not_reach_another(me, gone):
+    """Dropout and running means, too: one example more shifts the masks of its own sub-teacher only."""
+    torch.manual_seed(0)
+    model, images = Careless(), torch.randn(1000, 4)
+    me, x0, sgd = replace(me, model=model), params_of(model), SGD(lr=1.0, epochs=2, batch=4)
+    rest = replace(me.data, rows=np.delete(me.data.rows, gone))
+    counts = []
+    for data in (me.data, rest):
+        # as an engine does before each task
+        torch.manual_seed(7)
+        own = replace(fresh(me), data=data, model=copy.deepcopy(model))
+        counts.append(sub_ballots(own, x0, sgd, images, 5))
+    difference = np.abs(counts[0] - counts[1])
+    assert difference.max() <= 1
+    assert difference.sum(1).max() <= 2
+    assert np.linalg.norm(difference, axis=1).max() <= math.sqrt(2)
+
+
+def test_sub_teachers_leave_chance_and_network_as_they_were(me):
+    model = Careless()
+    state, mean = torch.get_rng_state(), model.mean.clone()
+    sub_ballots(replace(me, model=model), params_of(model), SGD(), torch.randn(3, 4), 4)
+    assert torch.equal(model.mean, mean)
+    # but for the images that the test itself draws
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    torch.randn(3, 4)
+    assert torch.equal(torch.get_rng_state(), after)
 
 
 def fresh(me: Client) -> Client:
