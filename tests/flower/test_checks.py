@@ -5,6 +5,8 @@ import logging
 import math
 import socket
 import stat
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
@@ -20,6 +22,7 @@ from tacit.apps import cluster
 from tacit.apps.gate import Gate
 from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.site import Refused, Site
+from tacit.cli.sites import _try_model
 from tacit.codec import pack, unpack
 from tacit.core import (
     BadInput,
@@ -451,3 +454,50 @@ def test_a_part_of_a_data_set(tmp_path):
     assert (site.facts().examples, site.facts().tests) == (5, 2)
     assert ask(site).sent.n == 5
     assert json.loads((tmp_path / RUN / "charter.json").read_text())["client"] == "1"
+
+
+class Crowd(torch.nn.Module):
+    """A network of a site's own that mixes examples, in training only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x - x.mean(0) if self.training else x)
+
+
+@pytest.fixture
+def crowd(monkeypatch):
+    """The name under which sites and coordinator find that network."""
+    room = types.ModuleType("crowded")
+    room.Crowd = Crowd
+    monkeypatch.setitem(sys.modules, "crowded", room)
+    return "crowded:Crowd"
+
+
+def test_a_coordinator_refuses_a_network_that_cannot_train_privately(site, crowd):
+    setting = Setting(model=crowd, noise="os")
+    venue(1, site.facts(), experiment=Experiment(FedAvg(), setting))
+    with pytest.raises(BadInput, match="depends on the others"):
+        venue(1, site.facts(), experiment=Experiment(LDPFL(), setting))
+
+
+def test_a_site_refuses_to_train_such_a_network_privately(site, crowd):
+    site = replace(site, model=crowd)
+    charter, x = replace(CHARTER, model=crowd), params_of(build(crowd, (4,), 3, SEED))
+    private = train(x=x, sgd=SGD(clip=1.0, z=1.0))
+    with pytest.raises(BadInput, match="depends on the others"):
+        ask(site, private, charter=charter)
+    assert list(read_ledger(site.folder / RUN / "1" / "ledger.jsonl")) == []
+    assert isinstance(ask(site, train(x=x, sgd=SGD()), charter=charter).sent, Update)
+
+
+def test_a_site_says_so_before_it_joins(site, crowd, caplog):
+    _try_model(None, site.dataset)
+    assert caplog.records == []
+    _try_model(crowd, site.dataset)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "will be refused: model: in train mode" in line
+    with pytest.raises(BadInput, match="cannot be made"):
+        _try_model("crowded:Nobody", site.dataset)

@@ -17,6 +17,8 @@ from tacit.core import BadInput, check_number
 if TYPE_CHECKING:
     from tacit.data.examples import Dataset
 
+log = logging.getLogger("tacit.site")
+
 KEYS_HELP = """usage: tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
        tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR (default: here)
        tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
@@ -213,6 +215,7 @@ def join(args: Sequence[str]) -> None:
     check_number("threads", given.threads, at_least=1)
     torch.set_num_threads(given.threads)
     dataset, part = _data(given)
+    _try_model(given.model, dataset)
     folder = given.store or Path("sites") / given.name
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunDir(folder)
@@ -234,6 +237,23 @@ def join(args: Sequence[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: fleet.stop.set())
     fleet.run(site)
+
+
+def _try_model(name: str | None, dataset: Dataset) -> None:
+    """Refuse a network of one's own that cannot be made; say of one that no private method takes it.
+
+    Which method it is for, a site learns from the first request, and refuses that.
+    """
+    if name is None:
+        return
+    from tacit.models import build
+    from tacit.privacy import check_network
+
+    model = build(name, dataset.shape, len(dataset.classes), 0)
+    try:
+        check_network(model, dataset.shape, len(dataset.classes))
+    except BadInput as e:
+        log.warning("methods that clip gradients example by example will be refused: %s", e)
 
 
 def _data(given: JoinFlags) -> tuple[Dataset, Any]:

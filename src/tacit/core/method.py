@@ -71,6 +71,10 @@ class Method(ABC):
         """Whether it clips gradients example by example: then the network has to allow it."""
         return False
 
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse inputs of a shape, or what is to be made of them, before anything starts."""
+        return
+
     @abstractmethod
     def init(self, x0: Params) -> Any:
         """Return the first state, given the network's first parameters."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -33,9 +32,11 @@ from tacit.core import (
     load_params,
     params_of,
 )
+from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
+from tacit.privacy.checks import cross_entropies
 from tacit.privacy.mechanisms import PrivateSteps
-from tacit.privacy.perexample import check_private, clipped_sum
+from tacit.privacy.perexample import clipped_sum
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # (gradient, where we are) -> the direction a method goes instead
@@ -45,11 +46,6 @@ Correction = Callable[[Params, Params], Params]
 def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of a batch."""
     return F.cross_entropy(model(inputs), labels)
-
-
-def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each example."""
-    return F.cross_entropy(model(inputs), labels, reduction="none")
 
 
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
@@ -257,16 +253,13 @@ class Trains(Method):
         return self.sgd.releases(sizes, times) or super().releases(sizes, times, delta)
 
 
-_checked: WeakSet[nn.Module] = WeakSet()
-
-
 def check_once(me: Client) -> None:
-    """Refuse a network whose examples cannot be told apart, the first time it is trained privately."""
-    if me.model not in _checked:
-        inputs, _ = me.data.batch(slice(0, 1))
-        check_private(me.model, inputs.shape[1:])
-        me.model.train()
-        _checked.add(me.model)
+    """Refuse a network that cannot train privately, the first time it is asked to.
+
+    Runs are refused before they start; this is for whoever calls a task in another way.
+    """
+    inputs, _ = me.data.batch(slice(0, 0))
+    checks.check_once(me.model, inputs.shape[1:], me.classes or None)
 
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:

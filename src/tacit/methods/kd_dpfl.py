@@ -142,6 +142,10 @@ class KDDPFL(Teaching):
     def per_example(self) -> bool:
         return self.mode == "certified"
 
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if self.how == "moments":
+            self.moments.check_inputs(shape)
+
     def init(self, x0: Params) -> State:
         return State(x0)
 

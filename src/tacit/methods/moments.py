@@ -76,6 +76,9 @@ class Moments(Method):
     def rounds(self) -> int:
         return 1
 
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        encoder(self.features, shape)
+
     def init(self, x0: Params) -> State:
         return State(Params({}))
 

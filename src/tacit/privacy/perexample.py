@@ -28,8 +28,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import BadInput
-
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
 # channels below which to fold is faster than the usual gradient of the input, which is made for
@@ -44,6 +42,14 @@ HAIR = 1e-5
 STRETCH = 1024
 # of a squared norm may be missing in single precision: more than that, and double has to be used
 MISSING = 1e-6
+
+
+class CannotClip(RuntimeError):
+    """A network does something to a batch for which no example's own gradient can be told.
+
+    Networks are tried before they see data, so this comes up only where data decide what a network
+    does. It is no refusal that a client may tell of freely.
+    """
 
 
 @dataclass(frozen=True)
@@ -460,8 +466,26 @@ def _two(t: Any, first: int) -> tuple[int, int]:
 class Notes:
     """What the taps of a network have noted in a backward pass."""
 
+    model: nn.Module
+    rows: int = 1  # that the loss shows the network for each example
+    examples: int = 0  # in the present pass
     pieces: list[Piece] = field(default_factory=list)
     exactly: bool = False  # gradients of examples are to be formed in double precision
+
+    def expect(self, examples: int) -> None:
+        """Begin anew."""
+        self.examples = examples
+        self.pieces.clear()
+
+    def check(self, name: str, x: Tensor) -> None:
+        """Refuse a layer's input whose rows are not the examples: each row is clipped by itself."""
+        want = self.examples * self.rows
+        if x.shape[:1] != (want,):
+            raise CannotClip(
+                f"layer {name!r} sees inputs of shape {tuple(x.shape)} for {want} examples; "
+                "its rows must be the examples, so keep the batch as the first dimension "
+                "(nn.Linear takes (n, positions, features))"
+            )
 
     def add(self, layer: Layer, x: Tensor, g: Tensor) -> None:
         """Note the gradients of a layer's parameters, given its input and its output's gradient."""
@@ -471,8 +495,25 @@ class Notes:
 
     def squares(self) -> Squares:
         """Return the squared norms over all parameters."""
+        self._check_all()
         each = [piece.squares for piece in self.pieces]
         return Squares(sum_of(s.value for s in each), sum_of(s.missing for s in each))
+
+    def _check_all(self) -> None:
+        """Refuse parameters whose gradient went past the taps, or came by more than once."""
+        for name, p in self.model.named_parameters():
+            if p.grad is not None:
+                raise CannotClip(
+                    f"parameter {name!r} is used outside of its layer, where per-example "
+                    "clipping does not see it; call the layer instead"
+                )
+        if len({piece.parameter for piece in self.pieces}) < len(self.pieces):
+            raise CannotClip(
+                "a layer or its weight is used more than once in a forward pass, "
+                "which per-example clipping cannot do"
+            )
+        if any(len(piece.squares.value) != self.examples for piece in self.pieces):
+            raise CannotClip("its gradients are not one for each example")
 
 
 def sum_of(tensors: Iterable[Tensor]) -> Tensor:
@@ -502,26 +543,46 @@ class Tap(torch.autograd.Function):
 
 
 @contextmanager
-def tapped(model: nn.Module, notes: Notes, rows: int = 1) -> Iterator[None]:
+def tapped(notes: Notes) -> Iterator[None]:
     """Replace the forward function of every layer with trainable parameters by a tap."""
-    start = torch.zeros((), requires_grad=True, device=next(model.parameters()).device)
-    layers = [
-        m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))
-    ]
+    start = torch.zeros((), requires_grad=True, device=next(notes.model.parameters()).device)
+    layers = dict(trained_layers(notes.model))
 
-    def forward(layer: Layer, x: Tensor) -> Tensor:
+    def forward(name: str, layer: Layer, x: Tensor) -> Tensor:
+        notes.check(name, x)
         out: Tensor = Tap.apply(layer.before(x), start, layer, notes)  # type: ignore[no-untyped-call]
         return out
 
-    for module in layers:
+    for name, module in layers.items():
         layer = LAYERS[type(module)](module)
-        layer.rows = rows
-        module.forward = partial(forward, layer)
+        layer.rows = notes.rows
+        module.forward = partial(forward, name, layer)
+    try:
+        with without_grads(notes.model):
+            yield
+    finally:
+        for module in layers.values():
+            del module.forward  # the class's own shows again
+
+
+def trained_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers that have trainable parameters of their own, with their names."""
+    for name, module in model.named_modules():
+        if any(p.requires_grad for p in module.parameters(recurse=False)):
+            yield name, module
+
+
+@contextmanager
+def without_grads(model: nn.Module) -> Iterator[None]:
+    """Set gradients aside that parameters have, so that any which comes is seen."""
+    aside = [(p, p.grad) for p in model.parameters()]
+    for p, _ in aside:
+        p.grad = None
     try:
         yield
     finally:
-        for module in layers:
-            del module.forward  # the class's own shows again
+        for p, grad in aside:
+            p.grad = grad
 
 
 def micro_batch(model: nn.Module) -> int:
@@ -557,8 +618,8 @@ def clipped_sum(
     micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
-    notes = Notes()
-    with tapped(model, notes, rows):
+    notes = Notes(model, rows)
+    with tapped(notes):
         for start in range(0, len(inputs), micro):
             x, y = inputs[start : start + micro], labels[start : start + micro]
             norms.append(_add_clipped(partial(loss, model), x, y, notes, clip, total))
@@ -600,13 +661,11 @@ def _squares(
     loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, notes: Notes
 ) -> Squares:
     """Let the taps note each example's gradient; return the squared norms."""
-    notes.pieces.clear()
-    torch.autograd.backward(loss(x, y).sum())
-    if len({piece.parameter for piece in notes.pieces}) < len(notes.pieces):
-        raise BadInput(
-            "model: a layer is used more than once in a forward pass, "
-            "which per-example clipping cannot do"
-        )
+    notes.expect(len(x))
+    losses = loss(x, y)
+    if losses.shape != (len(x),):
+        raise CannotClip(f"it gives losses of shape {tuple(losses.shape)} for {len(x)} examples")
+    torch.autograd.backward(losses.sum())
     return notes.squares()
 
 
@@ -627,32 +686,3 @@ def _add(notes: Notes, c: Tensor, total: dict[nn.Parameter, Tensor]) -> None:
             at = total[piece.parameter]
             at += piece.weighted(c.to(torch.float64 if notes.exactly else at.dtype))
     notes.pieces.clear()
-
-
-def check_private(model: nn.Module, shape: Sequence[int]) -> None:
-    """Refuse a model whose examples cannot be told apart.
-
-    Unknown layers, or layers that mix examples.
-    """
-    for name, module in model.named_modules():
-        own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        if own and type(module) not in LAYERS:
-            known = ", ".join(sorted(cls.__name__ for cls in LAYERS))
-            raise BadInput(
-                f"model: layer {name!r} is a {type(module).__name__}, for which per-example gradients are not known; "
-                f"use {known}, or freeze it"
-            )
-    _check_apart(model, shape)
-
-
-def _check_apart(model: nn.Module, shape: Sequence[int]) -> None:
-    """Try it: what a model says of one example must not depend on the others in the batch."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(3, *shape, generator=generator).to(next(model.parameters()).device)
-    with torch.no_grad():
-        together, alone = model.eval()(x)[:1], model(x[:1])
-    if not torch.allclose(together, alone, atol=1e-4, rtol=1e-3):
-        raise BadInput(
-            "model: what it says of one example depends on the others in the batch, so no per-example guarantee "
-            "holds; replace batch norm and the like by nn.GroupNorm"
-        )

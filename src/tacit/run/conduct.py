@@ -40,6 +40,7 @@ from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
 from tacit.methods.words import as_method, label_of, name_of
 from tacit.models import build, choose
+from tacit.privacy.checks import check_once
 from tacit.privacy.guard import Budget
 from tacit.run.drive import drive
 from tacit.run.evaluate import evaluate
@@ -259,6 +260,7 @@ class Plan:
             experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
         )
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
         warn_of_delta(s.delta, federation.sizes())
         resolved = replace(
             s,
@@ -483,6 +485,15 @@ def _alike(saved: Any, fresh: Any) -> bool:
         for s in (saved, fresh)
     ]
     return shapes[0] == shapes[1]
+
+
+def check_parts(
+    method: Method, model: torch.nn.Module, shape: tuple[int, ...], classes: int
+) -> None:
+    """Refuse a network, or features, with which a method's guarantee would not hold."""
+    method.check_inputs(shape)
+    if method.per_example:
+        check_once(model, shape, classes)
 
 
 def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:

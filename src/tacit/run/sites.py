@@ -21,7 +21,7 @@ from tacit.engines.flower import Charter, Facts, Sites
 from tacit.engines.node import Engine, World
 from tacit.local.sgd import network
 from tacit.models import build, choose
-from tacit.run.conduct import budget_of, calibrated, warn_of_delta
+from tacit.run.conduct import budget_of, calibrated, check_parts, warn_of_delta
 from tacit.run.evaluate import CHUNK
 from tacit.run.experiment import Experiment
 from tacit.run.rundir import RunDir
@@ -117,6 +117,7 @@ class AtSites:
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         dataset = Dataset("sites", _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
+        check_parts(method, model, shape, len(classes))
         return cls(
             resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public
         )

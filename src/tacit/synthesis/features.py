@@ -36,7 +36,7 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     """
     name = choose(name, shape)
     if ":" in name:
-        return _own(name)
+        return _own(name, shape)
     check_choice("features", name, NAMES)
     if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
         raise BadInput(
@@ -231,29 +231,66 @@ def _cosines(size: int) -> Tensor:
     return table
 
 
-def _own(name: str) -> Encoder:
-    """Import the user's function from the working folder or the path."""
+@lru_cache(maxsize=16)  # tried once, not by every client anew
+def _own(name: str, shape: tuple[int, ...]) -> Encoder:
+    """Import the user's function from the working folder or the path, and try it."""
     module, _, attribute = name.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as e:  # it is the user's code: anything can happen
-        raise BadInput(
-            f"features = {name!r}: cannot be found ({type(e).__name__}: {' '.join(str(e).split())})"
-        ) from None
+        raise BadInput(f"features = {name!r}: cannot be found ({_words(e)})") from None
     if not callable(found):
         raise BadInput(
             f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"
         )
+    check_encoder(name, found, shape)
+    return lambda x: unit_rows(_features(name, found, x))
 
-    def encode(x: Tensor) -> Tensor:
-        made = found(x)
-        if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(x):
-            got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
+
+def _words(e: Exception) -> str:
+    return " ".join(f"{type(e).__name__}: {e}".split())
+
+
+def _features(name: str, found: Callable[[Tensor], object], x: Tensor) -> Tensor:
+    """Return what an encoder makes of inputs, if that is one row for each of them."""
+    made = found(x)
+    if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(x):
+        got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        # no refusal that a client may tell of freely: it was fine when it was tried, so data decide
+        raise ValueError(
+            f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)"
+        )
+    return made.detach().float()
+
+
+def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int, ...]) -> None:
+    """Refuse an encoder whose features of one example depend on other examples, or on chance.
+
+    The release of moments rests on that: a record adds its own features to the sums, and nothing
+    else. So the same random inputs are encoded together, in another order, one alone, and together
+    once more.
+    """
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
+    turned = [2, 0, 3, 1]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            first = _features(name, found, x)
+            others = [
+                _features(name, found, x[turned]),
+                _features(name, found, x[1:2]),
+                _features(name, found, x),
+            ]
+        except Exception as e:
+            where = f"features = {name!r}: "
+            words = str(e) if str(e).startswith(where) else f"{where}fails ({_words(e)})"
+            raise BadInput(words) from None
+    if not first.isfinite().all():
+        raise BadInput(f"features = {name!r}: gives numbers that are not finite for inputs in 0..1")
+    for again, same in zip(others, (first[turned], first[1:2], first), strict=True):
+        if again.shape != same.shape or not (again - same).abs().max() <= 1e-4 * first.abs().max():
             raise BadInput(
-                f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)"
+                f"features = {name!r}: what it says of one example depends on the others, on "
+                "earlier ones or on chance, so no per-example guarantee holds"
             )
-        return unit_rows(made.detach().float())
-
-    return encode

@@ -166,6 +166,9 @@ class GAN(GANSettings):
         return game.fitted()
 
     def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:
+        # Labels and latents come from a seed that everybody may know, so how many are drawn must not
+        # depend on the sample: B follows from released counts. The sample itself has a stream of
+        # its own, and nothing is drawn for the real images.
         B, weights = plan.batch, list(game.D.parameters())
         release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps)
         for t, rows in enumerate(release.samples(len(me.data)), 1):
@@ -185,7 +188,8 @@ class GAN(GANSettings):
         if self.conditional:
             without_guarantee(me, "gan labels", LABELS)
         release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps, law="fixed")
-        # the comments count the lines of algorithm 2
+        # the comments count the lines of algorithm 2. Each row of a sample has its fake by its place
+        # in it; all samples are of one size, so a record that is zeroed out changes its own pair only
         for t, rows in enumerate(release.samples(len(me.data)), 1):
             x, y = pictures(me, rows)  # 4
             fakes = game.fakes(y)  # 3, 6

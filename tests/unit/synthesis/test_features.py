@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.fft import dctn
 
+import tacit
 from tacit.core import BadInput
 from tacit.synthesis import features as room
 from tacit.synthesis.features import (
@@ -242,3 +243,69 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
         with pytest.raises(BadInput, match=f"features = '{name}': {why}"):
             encoder(name, GREY)
     monkeypatch.delitem(sys.modules, "my_public_encoder")
+
+
+MIXING = """
+import torch
+calls = []
+def centred(x):
+    return x.flatten(1) - x.flatten(1).mean(0)
+def ranked(x):
+    return x.flatten(1).argsort(0).float()
+def placed(x):
+    return x.flatten(1) + torch.arange(float(len(x)))[:, None]
+def noisy(x):
+    return x.flatten(1) + 0.1 * torch.randn(x.flatten(1).shape)
+def remembering(x):
+    calls.append(x.mean())
+    return x.flatten(1) + sum(calls)
+def wider(x):
+    return x.flatten(1)[:, : 2 * len(x)]
+def infinite(x):
+    return 1 / (x.flatten(1) * 0)
+def failing(x):
+    assert len(x) > 1, "several"
+    return x.flatten(1)
+def fine(x):
+    return x.flatten(1) @ torch.ones(64, 7).cumsum(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *((name, "depends on the others") for name in ("centred", "ranked", "placed")),
+        *((name, "depends on the others") for name in ("noisy", "remembering", "wider")),
+        ("infinite", "not finite"),
+        ("failing", "AssertionError: several"),
+    ],
+)
+def test_an_encoder_that_is_no_function_of_one_example_is_refused_by_name(
+    name, why, tmp_path, monkeypatch
+):
+    (tmp_path / "mixing_encoders.py").write_text(MIXING)
+    monkeypatch.syspath_prepend(tmp_path)
+    state = torch.get_rng_state()
+    with pytest.raises(BadInput) as e:
+        encoder(f"mixing_encoders:{name}", (1, 8, 8))
+    line = str(e.value)
+    assert line.startswith(f"features = 'mixing_encoders:{name}': ")
+    assert why in line
+    assert "\n" not in line
+    assert torch.equal(torch.get_rng_state(), state)
+    assert encoder("mixing_encoders:fine", (1, 8, 8))(torch.rand(5, 1, 8, 8)).shape == (5, 7)
+    monkeypatch.delitem(sys.modules, "mixing_encoders")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["moments:features=mixing_parts:centred", "kd_dpfl:per_round=3,features=mixing_parts:centred"],
+)
+def test_a_run_with_such_an_encoder_is_refused_before_it_starts(word, tmp_path, monkeypatch):
+    (tmp_path / "mixing_parts.py").write_text(MIXING)
+    monkeypatch.syspath_prepend(tmp_path)
+    split = "iid" if word.startswith("moments") else "sizes:2x300,3x100,public=100"
+    with pytest.raises(BadInput, match="features = 'mixing_parts:centred': what it says of one"):
+        tacit.run(word, split=split, out=tmp_path / "run", workers=0)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.delitem(sys.modules, "mixing_parts")

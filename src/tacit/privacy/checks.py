@@ -1,0 +1,332 @@
+"""Can a network train privately? Tried out on random inputs, before any data are looked at.
+
+DP-SGD rests on one thing: what an example adds to the sum of clipped gradients is its own clipped
+gradient, whoever else is in the batch and whatever came before. So a copy of the network computes
+that sum, in train mode, several times in a row, and it is compared with the gradients of single
+examples, which plain autograd gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.core import BadInput
+from tacit.privacy.perexample import LAYERS, CannotClip, PerExampleLoss, clipped_sum, trained_layers
+
+TRIED = 3  # examples: as few as show how they meet, for a large network takes its time
+# of the clip: as far as single precision may be from what autograd gives for single examples
+APART = 1e-3
+SAME = 1e-5  # of an output's size: as far as the same inputs may differ from one time to the next
+CHANCE = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+_checked: WeakSet[nn.Module] = WeakSet()
+
+
+def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> str:
+    """Say why a network can train privately, or refuse it and say why not.
+
+    The network is left as it is: a copy is tried, on random inputs.
+
+    Args:
+        model: a network from inputs (n, *shape) to scores (n, classes).
+        shape: the shape of one input.
+        classes: how many classes there are; by default as many as the network has scores.
+
+    Returns:
+        One sentence that says what was found.
+
+    Raises:
+        BadInput: in one line, which layer or parameter is in the way, and what to do.
+
+    >>> check_network(nn.Sequential(nn.Linear(4, 3)), (4,))
+    'can train privately: in all 1 layers with 2 parameters, each example has a gradient of its own'
+    """
+    _check_layers(model)
+    try:
+        _try(model, shape, classes, torch.float32)
+    except Mixes as e:
+        # rounding may tip a unit of a deep network over, so double precision decides
+        try:
+            _try(model, shape, classes, torch.float64)
+        except BadInput:
+            raise BadInput(str(e)) from None
+    layers = dict(trained_layers(model))
+    count = sum(p.requires_grad for p in model.parameters())
+    return (
+        f"can train privately: in all {len(layers)} layers with {count} parameters, "
+        "each example has a gradient of its own"
+    )
+
+
+class Mixes(BadInput):
+    """The gradient of an example depends on others."""
+
+
+def _try(
+    model: nn.Module, shape: Sequence[int], classes: int | None, precision: torch.dtype
+) -> None:
+    """Let a copy of a network compute, and refuse what it does to examples."""
+    with _trial(model, precision) as probe:
+        x = _inputs(TRIED, shape).to(next(probe.parameters()).device, precision)
+        _check_chance(probe)
+        scores = _check_forward(probe, x, classes)
+        y = torch.randint(0, scores.shape[1], (TRIED,)).to(x.device)
+        check_gradients(probe, cross_entropies, x, y)
+
+
+def check_once(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> None:
+    """Refuse a network that cannot train privately; one that was found fine is not tried again."""
+    if model not in _checked:
+        check_network(model, shape, classes)
+        _checked.add(model)
+
+
+def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each example."""
+    return F.cross_entropy(model(inputs), labels, reduction="none")
+
+
+# ---- what can be told from the layers
+
+
+def _check_layers(model: nn.Module) -> None:
+    """Refuse layers whose gradients example by example are not known, or not precise enough."""
+    for name, module in trained_layers(model):
+        if type(module) not in LAYERS:
+            raise BadInput(_unknown(name, module))
+        if "forward" in vars(module):
+            raise BadInput(
+                f"model: layer {name!r} has a forward function that is not that of "
+                f"{type(module).__name__}; make it a layer without parameters of its own"
+            )
+    for name, p in model.named_parameters():
+        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
+            kind = str(p.dtype).removeprefix("torch.")
+            raise BadInput(
+                f"model: parameter {name!r} is {kind}; "
+                "private training needs float32, so that clipping is exact enough"
+            )
+
+
+def _unknown(name: str, module: nn.Module) -> str:
+    own = [k for k, p in module.named_parameters(recurse=False) if p.requires_grad]
+    known = ", ".join(sorted(cls.__name__ for cls in LAYERS))
+    return (
+        f"model: layer {name!r} is a {type(module).__name__} with {', '.join(map(repr, own))}, "
+        f"for which per-example gradients are not known; use {known}, or freeze it"
+    )
+
+
+def _check_chance(model: nn.Module) -> None:
+    """Refuse layers that draw random numbers in training, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, CHANCE) and module.training and _draws(module):
+            raise BadInput(
+                f"model: layer {name!r} is a {type(module).__name__}: one example more shifts the "
+                "random numbers of all others, so private training has none; "
+                "remove it, or set p = 0"
+            )
+
+
+def _draws(module: nn.Module) -> bool:
+    if isinstance(module, nn.RReLU):
+        return module.lower != module.upper
+    return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+
+
+# ---- what has to be tried
+
+
+@contextmanager
+def _trial(model: nn.Module, precision: torch.dtype) -> Iterator[nn.Module]:
+    """Lend a copy of a network in train mode; what is random meanwhile leaves no trace."""
+    try:
+        probe = copy.deepcopy(model).to(precision).train()
+    except Exception as e:  # the network may be the user's own: anything can happen
+        raise BadInput(f"model: cannot be copied ({_words(e)})") from None
+    device = next(probe.parameters()).device
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        torch.manual_seed(0)
+        _shake(probe)
+        try:
+            yield probe
+        except BadInput:
+            raise
+        except CannotClip as e:
+            raise BadInput(f"model: {e}") from None
+        except Exception as e:
+            raise BadInput(f"model: fails on random inputs ({_words(e)})") from None
+
+
+def _words(e: Exception) -> str:
+    return " ".join(f"{type(e).__name__}: {e}".split())[:200]
+
+
+def _shake(model: nn.Module) -> None:
+    """Move weights that are zero: behind a layer that begins so, nothing could be seen."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad and (p.dim() == 1 or not p.any()):
+                p.copy_(p + 0.1 * torch.randn_like(p))
+
+
+def _inputs(n: int, shape: Sequence[int]) -> Tensor:
+    """Return inputs from 0 to 1, as pixels are; half of them 0 or 1, as the numbers of words are."""
+    x = torch.rand(n, *shape)
+    return torch.where(torch.rand_like(x) < 0.5, x, x.round())
+
+
+@dataclass(frozen=True)
+class Insides:
+    """What a network consists of at one moment, and the state of chance."""
+
+    tensors: dict[str, Tensor]
+    generator: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module, device: torch.device) -> Insides:
+        """Copy what is there now."""
+        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+        parts = {f"parameter {k!r}": p.detach().clone() for k, p in model.named_parameters()}
+        buffers = {f"buffer {k!r}": b.detach().clone() for k, b in model.named_buffers()}
+        return cls(parts | buffers, state)
+
+    def check(self, later: Insides) -> None:
+        """Refuse what a forward pass has changed, bit by bit."""
+        for name, t in self.tensors.items():
+            if not _equal(t, later.tensors.get(name)):
+                raise BadInput(
+                    f"model: {name} changes in the forward pass in train mode, so one example "
+                    "shows in the gradients of later ones; use nn.GroupNorm or nn.LayerNorm "
+                    "instead of running statistics"
+                )
+        if not torch.equal(self.generator, later.generator):
+            raise BadInput(
+                "model: its forward pass draws random numbers in train mode (dropout?): one "
+                "example more shifts those of all others, so private training has none; "
+                "remove them, or set p = 0"
+            )
+
+
+def _equal(a: Tensor, b: Tensor | None) -> bool:
+    """Tell whether two tensors are the same to the bit, numbers that are none included."""
+    return (
+        b is not None and a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+    )
+
+
+def _check_forward(model: nn.Module, x: Tensor, classes: int | None) -> Tensor:
+    """Refuse scores that are not one row for each example, and a network that is not a function."""
+    before = Insides.of(model, x.device)
+    with torch.no_grad():
+        scores, again = model(x), model(x)
+        shown, alone = model.eval()(x), model(x[:1])
+    model.train()
+    before.check(Insides.of(model, x.device))
+    wanted = f"({len(x)}, {'classes' if classes is None else classes})"
+    got = tuple(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+    if (
+        not isinstance(got, tuple)
+        or len(got) != 2
+        or got[0] != len(x)
+        or classes not in (None, got[1])
+    ):
+        shape = f"of shape {got}" if isinstance(got, tuple) else f"as {got}"
+        raise BadInput(f"model: gives scores {shape} for {len(x)} inputs; must be {wanted}")
+    if not scores.isfinite().all():
+        raise BadInput("model: gives scores that are not finite for inputs from 0 to 1")
+    if not close(scores, again):
+        raise BadInput(
+            "model: for the same inputs its scores differ from one time to the next, so it keeps "
+            "something of earlier batches or draws random numbers; private training needs a function"
+        )
+    if not close(shown[:1], alone):
+        raise BadInput(
+            "model: in eval mode what it says of one example depends on the others in the batch, "
+            "so no per-example guarantee holds"
+        )
+    made: Tensor = scores
+    return made
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are the same but for rounding, measured by the largest entry."""
+    return a.shape == b.shape and bool((a - b).abs().max() <= SAME * (1e-6 + a.abs().max()))
+
+
+# ---- gradients
+
+
+def check_gradients(
+    model: nn.Module, loss: PerExampleLoss, inputs: Tensor, labels: Tensor, rows: int = 1
+) -> None:
+    """Refuse a network whose clipped sums are not sums of its examples' own clipped gradients.
+
+    Two sums in a row: all examples, with a clip that bites; and in another order without the first,
+    with a clip that does not. Whatever a batch leaves behind shows in the second, and so does a
+    dimension that is as long as the first batch by chance.
+
+    Args:
+        model: the network, in train mode.
+        loss: gives one loss for each example.
+        inputs: of a few examples.
+        labels: of the same examples.
+        rows: that the loss shows the network for each example, as in :func:`clipped_sum`.
+    """
+    losses = partial(loss, model)
+    every = list(range(len(inputs)))
+    alone = [_alone(model, losses, inputs[i : i + 1], labels[i : i + 1]) for i in every]
+    norms = [math.hypot(*(float(g.norm()) for g in own.values())) for own in alone]
+    if min(norms) == 0:
+        raise BadInput("model: has no gradient on random inputs, so it cannot be tried")
+    for order, clip in ((every, min(norms) / 2), (every[:0:-1], 1e10)):
+        sums, _ = clipped_sum(model, loss, inputs[order], labels[order], clip, rows=rows)
+        shares = [(alone[i], min(1.0, clip / norms[i])) for i in order]
+        _compare(model, sums, shares, APART * min(clip, max(norms)))
+
+
+def _alone(
+    model: nn.Module, losses: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """Return the gradient of one example by plain autograd."""
+    weights = {k: p for k, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(losses(x, y).sum(), list(weights.values()), allow_unused=True)
+    for name, g in zip(weights, found, strict=True):
+        if g is None:
+            raise BadInput(
+                f"model: parameter {name!r} has no effect on the output; remove or freeze it"
+            )
+    return dict(zip(weights, found, strict=True))
+
+
+def _compare(
+    model: nn.Module,
+    sums: dict[nn.Parameter, Tensor],
+    shares: Sequence[tuple[dict[str, Tensor], float]],
+    allowed: float,
+) -> None:
+    """Refuse a sum that is further than allowed from that of weighted gradients."""
+    gaps = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            for own, c in shares:
+                sums[p].sub_(own[name], alpha=c)
+            gaps[name] = float(sums[p].norm())
+    worst = max(gaps, key=lambda name: gaps[name])
+    if not gaps[worst] <= allowed:
+        raise Mixes(
+            f"model: in train mode an example's gradient of {worst!r} depends on the others in the "
+            "batch, or on batches before, so no per-example guarantee holds; replace batch norm "
+            "and the like by nn.GroupNorm or nn.LayerNorm"
+        )

@@ -1,0 +1,45 @@
+"""Where a method clips gradients example by example, its network is checked before it runs."""
+
+from dataclasses import fields, replace
+
+import pytest
+from lab import small
+
+from tacit.local import prototypes, sgd
+from tacit.local.sgd import SGD
+from tacit.methods import METHODS
+from tacit.run.drive import drive
+from tacit.synthesis.source import Source
+
+DP_SGD = SGD(batch=100, clip=1.0, z=1.0)
+KINDS = {
+    "ldp_fl": [{"mode": "gradient"}, {"mode": "update"}],
+    "cuag": [{"unit": "client"}, {"mu": 0.0}],
+    "dafl": [{"main": "open"}, {"main": "dp-sgd", "sgd": DP_SGD}, {"method": "ldp_fl"}],
+    "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
+    "kd_dpfl": [{"labels": "sub-teachers"}],
+} | {name: [{"sgd": DP_SGD}] for name in ("fedavg", "fedprox", "scaffold", "fednova", "local")}
+
+
+def variants(name):
+    yield {}
+    yield from KINDS.get(name, [])
+    if "mode" in {f.name for f in fields(METHODS[name])}:
+        yield {"mode": "paper"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in METHODS for kind in variants(name)]
+)
+def test_who_clips_examples_says_so(name, kind, lab, monkeypatch):
+    clipped = []
+    for room in (sgd, prototypes):
+        real = room.clipped_sum
+        monkeypatch.setattr(
+            room, "clipped_sum", lambda *a, real=real, **k: clipped.append(1) or real(*a, **k)
+        )
+    if kind.get("mode") == "paper":
+        monkeypatch.setattr(Source, "kind", "moments")  # the papers' GAN needs images
+    method = replace(small(name, rounds=1), **kind)
+    drive(method, lab.serial(method), method.init(lab.x0))
+    assert bool(clipped) == method.per_example
