@@ -637,7 +637,7 @@ def _add_clipped(
     """Add the clipped gradients of some examples to the total; return their norms before that."""
     squares = _squares(loss, x, y, notes)
     norms = squares.value.sqrt()
-    unsure = doubtful(squares, clip)
+    unsure = doubtful(squares, clip, exactly=notes.exactly)
     if not unsure.any():
         _add(notes, (clip * (1 - HAIR) / squares.whole.sqrt()).clamp(max=1.0), total)
         return norms
@@ -669,14 +669,17 @@ def _squares(
     return notes.squares()
 
 
-def doubtful(squares: Squares, clip: float) -> Tensor:
-    """Tell which examples' norms are not known well enough to clip by.
+def doubtful(squares: Squares, clip: float, *, exactly: bool) -> Tensor:
+    """Tell which examples cannot be clipped well enough: by their norm, or by the factor it gives.
 
-    One that is within the clip whatever is missing needs no better figure.
+    One that is within the clip whatever is missing needs no better figure. A factor that is hardly
+    above the smallest number of its precision has few digits.
     """
     inside = squares.whole <= (clip * (1 - HAIR)) ** 2
     known = squares.whole.isfinite() & (squares.missing <= MISSING * squares.value)
-    return ~(inside | known)
+    smallest = torch.finfo(torch.float64 if exactly else torch.float32).tiny
+    precise = clip / squares.whole.sqrt() > smallest / MISSING
+    return ~(inside | (known & precise))
 
 
 def _add(notes: Notes, c: Tensor, total: dict[nn.Parameter, Tensor]) -> None:
