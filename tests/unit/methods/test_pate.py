@@ -17,7 +17,7 @@ from tacit import privacy
 from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing, Release, params_of
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
-from tacit.local.teachers import Teaching, ballots, parts, sub_ballots
+from tacit.local.teachers import ballots, parts, sub_ballots
 from tacit.methods.pate import PATE
 from tacit.privacy.calibrate import laplace_for, vote_noise_for
 from tacit.privacy.mechanisms import noisy_counts, noisy_max, vote_event
@@ -336,7 +336,7 @@ def test_with_a_large_budget_the_labels_are_the_plain_majority(tmp_path):
     ],
 )
 def test_large_clients_follow_from_public_sizes(sizes, m, large):
-    assert Teaching(m=m).large({str(i): n for i, n in enumerate(sizes)}) == list(large)
+    assert PATE(m=m).large({str(i): n for i, n in enumerate(sizes)}) == list(large)
 
 
 @pytest.mark.parametrize(
