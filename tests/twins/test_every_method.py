@@ -62,6 +62,7 @@ VARIANTS = [
     ("ldp_fl epsilons", "ldp_fl:rounds=2,mode=update,clip=0.2,epsilons=[1.0,8.0]", {}, CLIENT),
     ("dp_fedavg", "dp_fedavg:rounds=3,q=0.6,clip=0.2,z=0.8", {"sgd": PLAIN}, AT_SERVER + RECORD),
     ("dp_fedavg adaptive", "dp_fedavg:rounds=3,q=0.6,clip=0.03,adaptive=true", {}, AT_SERVER),
+    ("dp_fedavg bits", "dp_fedavg:rounds=1,q=1.0,clip=0.13,adaptive=true", {}, AT_SERVER),
     ("dp_fedavg epsilon", "dp_fedavg:rounds=2,q=1.0,clip=0.1,epsilon=4.0", {}, AT_SERVER),
     ("cl_fl", "cl_fl:rounds=3,per_round=4,clip=0.2,z=0.8", {"sgd": PLAIN}, AT_SERVER + RECORD),
     ("nbafl", "nbafl:rounds=2,clip=0.1", {"sgd": PLAIN}, CLIENT),

@@ -12,7 +12,7 @@ OF_B = replace(OF_A, owner="b")
 
 
 def asked(known, line):
-    """Return the ledger that the budget sees when a server with known lines wants to release one."""
+    """Return what the budget sees when a server with known lines wants to release one."""
     server, seen = Server(["a", "b"], 0), []
     for old in known:
         server.release(old)
