@@ -11,7 +11,7 @@ import tyro
 
 from tacit import privacy
 from tacit.cli.flags import parse
-from tacit.cli.runs import first_line
+from tacit.cli.runs import examples_of, first_line
 from tacit.core import Ledger, Relation, Unit, check_number
 from tacit.methods.words import method_class
 from tacit.report.conclusions import guarantee
@@ -25,7 +25,13 @@ from tacit.run.experiment import Experiment, Setting
 def method_cost(name: str, args: Sequence[str]) -> None:
     """Show what a method will spend, or what its paper claims."""
     method = method_class(name)
-    given = parse(_flags(method), args, prog=f"tacit privacy {name}", about=first_line(method()))
+    given = parse(
+        _flags(method),
+        args,
+        prog=f"tacit privacy {name}",
+        about=first_line(method()),
+        examples=examples_of(name, method()),
+    )
     check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
     plan = Plan.of(experiment)

@@ -17,19 +17,30 @@ T = TypeVar("T")
 
 
 def parse(
-    cls: type[T], args: Sequence[str], *, prog: str, about: str, default: T | None = None
+    cls: type[T], args: Sequence[str], *, prog: str, about: str, examples: Sequence[str] = ()
 ) -> T:
     """Return ``cls`` filled from flags, or raise :class:`BadInput`.
 
     ``--help`` prints help and exits.
+
+    Args:
+        cls: a dataclass; the comments of its fields are the help of its flags.
+        args: the words of the command line.
+        prog: how the command is called.
+        about: what it does, for the top of its help.
+        examples: whole commands, for the end of its help.
     """
-    given: dict[str, Any] = {} if default is None else {"default": default}
 
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
         raise BadInput(_line(event, _flags(cls)))
 
-    with tyro_errors.on_parse_error(refuse):
-        filled: T = tyro.cli(cls, args=list(args), prog=prog, description=about, **given)
+    try:
+        with tyro_errors.on_parse_error(refuse):
+            filled: T = tyro.cli(cls, args=list(args), prog=prog, description=about)
+    except SystemExit:  # the help is printed
+        if examples:
+            print("\n  ".join(["examples:", *examples]))
+        raise
     return filled
 
 

@@ -33,11 +33,11 @@ examples:
 class Figures:
     """Gaussian noise on sums of clipped contributions. Give all but one of epsilon, z, q and steps."""
 
-    epsilon: float | None = None  # the target
+    epsilon: float | None = None  # the epsilon to reach
     z: float | None = None  # noise multiplier: standard deviation over sensitivity
     q: float | None = None  # sampling rate; 1: everyone every time
     steps: int | None = None  # number of releases
-    delta: float = 1e-5
+    delta: float = 1e-5  # the delta of (epsilon, delta)
     # how the samples are drawn; fixed: of a fixed size
     law: Literal["poisson", "fixed"] = "poisson"
     plot: Path | None = None  # draw epsilon over steps

@@ -13,7 +13,7 @@ import tyro
 from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.core import BadInput
+from tacit.core import BadInput, Method
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import Augment
@@ -65,6 +65,7 @@ def run(args: Sequence[str]) -> None:
         rest,
         prog=f"tacit run {word}",
         about=f"{name_of(default.method)}: {first_line(default.method)}",
+        examples=examples_of(word, default.method),
     )
     method = given.method
     if getattr(given, "augment", "none") == "dafl":
@@ -118,6 +119,13 @@ def first_line(method: object) -> str:
     import sys
 
     return (sys.modules[type(method).__module__].__doc__ or "").partition("\n")[0]
+
+
+def examples_of(word: str, method: Method) -> list[str]:
+    """Return two commands to begin with: a method's cost before it runs, and a run."""
+    split = "sizes:2x300,8x50,public=200" if method.needs_public else "label:2"
+    cost = [f"tacit privacy {word} --split {split}"] if not word.endswith(".toml") else []
+    return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{label_of(word)}"]
 
 
 def resume(args: Sequence[str]) -> None:

@@ -165,7 +165,7 @@ class JoinFlags:
     store: Path | None = None  # folder of this site's memory and ledger; default: sites/NAME
     # epsilon that all runs together may cost, for one example against the server
     budget: float = math.inf
-    delta: float = 1e-5  # of that budget
+    delta: float = 1e-5  # the delta of that budget
     metrics: str = "exact"  # reports about test data: exact, none, or the epsilon of each report
     # all classes of the federation, in order, such as benign,malignant; or N for 0..N-1; or
     # folders, for those of a folder of images. Own data need it

@@ -36,7 +36,7 @@ class SynthFlags:
     samples: int = 0  # how many to draw; 0: about as many as there are
     delta: float = 1e-5  # the delta of (epsilon, delta)
     label_epsilon: float = 0.05  # the part of epsilon for the GAN's class histogram
-    seed: int = 0  # of everything random but the noise
+    seed: int = 0  # everything random but the noise derives from it
     # where noise comes from; seeded: a simulation that can be repeated
     noise: Literal["os", "seeded"] = "os"
     out: Path | None = None  # folder; default: a new one in runs/

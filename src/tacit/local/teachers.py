@@ -33,7 +33,7 @@ class Teaching(Method):
     # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
     m: int = 0
     queries: int = 0  # public images that are voted on; 0: all
-    vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # on the counts of votes
+    vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # noise on the counts of votes
     sub: int = 50  # sub-teachers of each large client
     # training of a teacher
     teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))

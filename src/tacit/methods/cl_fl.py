@@ -45,6 +45,7 @@ from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean, 
 class CLFL(Method):
     rounds: int = 20  # communication rounds
     per_round: int = 0  # m, clients sampled in each round; 0: everyone
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     z: float = 1.0  # noise multiplier sigma
     clip: float = 1.0  # the first clip; afterwards the median

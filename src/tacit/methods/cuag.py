@@ -88,23 +88,21 @@ class CUAG(Method):
     answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     unit: Literal["example", "client"] = "example"  # what the certified mode protects
     observer: Literal["server", "clients"] = "server"  # from whom; clients: noise on the sum
-    mu: float = 0.25  # of every client, over all rounds; 0: neither noise nor clip
-    mus: tuple[float, ...] = ()  # one for each client in turn, instead
+    mu: float = 0.25  # mu of GDP of every client, over all rounds; 0: neither noise nor clip
+    mus: tuple[float, ...] = ()  # one mu for each client in turn, instead
     epsilon: float = 0.0  # what every client spends over all rounds, instead of mu
-    # of measurement (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
+    # compression: matrix (binary, gaussian, bernoulli) and rate (dynamic, a number); or none
     matrix: str = "binary:dynamic"
     r_max: float = 0.5  # the highest dynamic rate
     r_min: float = 0.2  # a layer whose share of the norms is below this has little weight
-    # certified: of an example's gradient, or of a client's update, shared out to its layers
+    # clipping norm, certified: of an example's gradient, or of a client's update (over all layers)
     clip: float = 1.0
-    adaptive: bool = (
-        # observer = clients: let the bounds of the layers follow the medians of the norms,
-        # privately
-        False
-    )
+    # observer = clients: let the bounds of the layers follow the medians of the norms, privately
+    adaptive: bool = False
     fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
     # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
     squared: bool = False

@@ -72,26 +72,27 @@ class State:
 
 @dataclass(frozen=True)
 class KDDPFL(Teaching):
-    rounds: int = 10  # of phase 2, at most
+    rounds: int = 10  # communication rounds of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     # auto: moments if certified, else vote
     labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"
-    # of the images, for `moments`: hog, colour-hog, dct, raw, or your own as module:function
+    # features of the images, for `moments`: hog, colour-hog, dct, raw, or yours: module:function
     features: str = "auto"
-    epsilon: float = 8.0  # of every client
-    eps_1: float = 0.0  # of large clients, for the pseudo-labels; 0: epsilon
-    eps_2: float = 0.0  # of general clients, for phase 2; 0: epsilon
-    # of the special client in a round, in paper mode; 0: eps_2 lasts for all rounds
+    epsilon: float = 8.0  # what every client spends over the whole run
+    eps_1: float = 0.0  # epsilon of large clients, for the pseudo-labels; 0: epsilon
+    eps_2: float = 0.0  # epsilon of general clients, for phase 2; 0: epsilon
+    # paper mode: epsilon of the special client in a round; 0: eps_2 lasts for all rounds
     eps_pub: float = 0.0
     ratio: float = 0.5  # eps_pri / eps_pub, in paper mode
-    C: float = 1.0  # of the published noise, in paper mode: nothing is clipped to it
+    C: float = 1.0  # paper mode: norm in the published noise; nothing is clipped to it
     large_join: bool = False  # large clients take part in phase 2, too
     K_max: int = 0  # rounds that a general client takes part in, at most; 0: an equal share of all
-    clip: float = 1.0  # of an example's gradient at a general client
+    clip: float = 1.0  # clipping norm of an example's gradient at a general client
     # local training of general clients
     sgd: SGD = field(default_factory=lambda: SGD(lr=0.5, epochs=2, batch=250))
-    special: SGD = field(default_factory=lambda: SGD(epochs=5))  # of the special client
+    special: SGD = field(default_factory=lambda: SGD(epochs=5))  # training of the special client
 
     def __post_init__(self) -> None:
         super().__post_init__()

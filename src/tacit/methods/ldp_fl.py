@@ -90,11 +90,11 @@ class LDPFL(Method):
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # what is released, and with which guarantee
     mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"
-    epsilon: float = 4.0  # of every client, over all rounds
-    epsilons: tuple[float, ...] = ()  # one for each client in turn, instead
-    # C: of an example's gradient; of the batch gradient in paper mode; of the update in update mode
+    epsilon: float = 4.0  # what every client spends over all rounds
+    epsilons: tuple[float, ...] = ()  # one epsilon for each client in turn, instead
+    # C, clipping norm: of an example's gradient; of the batch's (paper); of the update (update)
     clip: float = 1.0
-    # of `gradient`: replace is the paper's 2C/m
+    # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
 

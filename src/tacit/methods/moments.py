@@ -62,7 +62,7 @@ class Moments(Method):
     features: str = "auto"
     # auto: qda, with few records lda
     head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"
-    share: float = 0.2  # of the budget for counts and means
+    share: float = 0.2  # share of the budget for counts and means
     s: float = 0.5  # weight of a record's count beside its features
     R: float = 0.5  # bound on a record's distance from its class mean
 

@@ -54,9 +54,10 @@ from tacit.privacy.mechanisms import (
 class NbAFL(Method):
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
-    epsilon: float = 4.0
-    clip: float = 10.0  # C: of the weights (paper), of the update (certified)
+    epsilon: float = 4.0  # what every client spends over all rounds
+    clip: float = 10.0  # C, the clipping norm: of the weights (paper), of the update (certified)
     L: int = 1  # exposures of a client's uploads that the published formula counts
     mu: float = 0.01  # weight of the proximal term
     sgd: SGD = field(default_factory=SGD)  # local training

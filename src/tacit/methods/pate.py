@@ -79,8 +79,8 @@ class State:
 
 @dataclass(frozen=True)
 class PATE(Teaching):
-    rounds: int = 20  # of the student's training
-    epsilon: float = 8.0  # of every large client, for all queries
+    rounds: int = 20  # rounds of the student's training
+    epsilon: float = 8.0  # what every large client spends on all queries
     # who adds the noise: each large client, or the server
     labels: Literal["sub-teachers", "vote"] = "sub-teachers"
     sgd: SGD = field(default_factory=SGD)  # the student's training in a round

@@ -47,6 +47,7 @@ class PriFedSync(Method):
     answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     sigma: float = 0.45  # noise multiplier; 0: no privacy, which is pfldyn
     clip: float = 1.0  # C, bound on the update

@@ -47,9 +47,10 @@ from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_l
 class UDP(Method):
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
+    # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
-    epsilon: float = 10.0
-    clip: float = 1.0  # C
+    epsilon: float = 10.0  # what every client spends over all rounds
+    clip: float = 1.0  # C, the clipping norm of a client's update
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:

@@ -71,10 +71,10 @@ class GANSettings:
     lr: float | Auto = "auto"  # Adam's step size, for both networks; auto: 1e-3; in paper mode 2e-4
     beta1: float = 0.5  # Adam's memory of gradients
     beta2: float = 0.999  # Adam's memory of their squares
-    discriminator_steps: int | Auto = "auto"  # for one of the generator's; auto: 3; in paper mode 1
+    discriminator_steps: int | Auto = "auto"  # steps for one of the generator's; auto: 3; paper: 1
     # decay of the moving average of generators that draws; auto: 0.99; in paper mode 0
     ema: float | Auto = "auto"
-    # of the generator: -log D, log(1 - D), or minus D
+    # what the generator minimises: -log D, log(1 - D), or minus D
     loss: Literal["standard", "saturating", "wgan"] = "standard"
     conditional: bool = True  # whether both networks see labels
     latent: int = 10  # random numbers that an image is made from

@@ -250,9 +250,10 @@ def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
 class Moments:
     """A generator of examples from moments of their cosine transform (images) or of the features as they are."""
 
-    frequencies: int = 16  # of the cosine transform, in each direction
-    bound: float = 0.4  # on the size of an example: its norm over the square root of its length
-    share: float = 0.1  # of the budget for counts and means
+    frequencies: int = 16  # frequencies of the cosine transform, in each direction
+    # bound on the size of an example: its norm over the square root of its length
+    bound: float = 0.4
+    share: float = 0.1  # share of the budget for counts and means
     s: float = 0.5  # weight of a record's count
     R: float = 0.5  # bound on the distance from the mean, in units of the bound
 

@@ -58,12 +58,11 @@ class Fitted:
 class Source:
     """Where synthetic examples come from."""
 
-    mode: Mode = "certified"  # paper: the published algorithm, whatever it really spends
+    mode: Mode = "certified"  # paper: as published, whatever it really spends
     # auto: moments if certified, else the paper's GAN
     generator: Literal["auto", "moments", "gan"] = "auto"
-    pool_epsilon: float | Literal["auto"] = (
-        "auto"  # what they cost a client, labels included; auto: 1; in paper mode 50
-    )
+    # what the samples cost a client, labels included; auto: 1; in paper mode 50
+    pool_epsilon: float | Literal["auto"] = "auto"
     label_epsilon: float = 0.05  # the part of it that the GAN's class histogram (or PLS) costs
     gan: GANSettings = field(default_factory=GANSettings)
     moments: Moments = field(default_factory=Moments)
