@@ -1,6 +1,6 @@
 """Tacit.
 
-Private federated learning on data that does not look alike, with a privacy figure you can trust.
+Private federated learning on non-IID data, with a privacy figure you can trust.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def offline(monkeypatch, tmp_path):
         raise AssertionError("the site tried to connect")
 
     monkeypatch.setattr(fleet, "Fleet", connect)
-    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would let go of it
+    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
     monkeypatch.chdir(tmp_path)
 
 

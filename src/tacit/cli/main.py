@@ -41,7 +41,7 @@ COMMANDS = {
     "doctor": ("tacit.cli.shows:doctor", "check this machine: processors, libraries, data, disk"),
 }
 
-HELP = """tacit: private federated learning on data that does not look alike, with a privacy figure you can trust
+HELP = """tacit: private federated learning on non-IID data, with a privacy figure you can trust
 
 usage: tacit COMMAND [options]        tacit COMMAND --help explains one command
 

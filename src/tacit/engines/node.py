@@ -410,7 +410,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of processes and connections."""
+        """Close processes and connections."""
 
     def sample(self, law: Law, round: int) -> Sample:
         """Choose who takes part in ``round``.
@@ -562,7 +562,7 @@ class Serial(Engine):
         return self.world.own(call, data, round)
 
     def close(self) -> None:
-        """Have nothing to let go of."""
+        """Have nothing to close."""
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Answer each head in turn."""

@@ -3,7 +3,7 @@
 No paper of its own.
 
 Each client releases, for every class, the noisy count, mean and covariance of public features of
-its records (synthesis/moments.py); the server makes a classifier of them. Kin: CCVR (Luo et al.
+its records (synthesis/moments.py); the server makes a classifier of them. Related: CCVR (Luo et al.
 2021) and FedPFT (Beitollahi et al. 2024) share moments of features without noise, DP-MERF (Harder
 et al. 2021) one noisy mean of random features.
 """

@@ -7,8 +7,8 @@ mu^2:
     q = [sum F_i ; s n] + noise sqrt(1 + s^2)/mu1,   m = first part of q over n~ = last of q / s
     M = sum d_i d_i^T + symmetric noise, d_i = F_i - m clipped to R: diagonal R^2/mu2, the rest
         R^2/(mu2 sqrt 2)
-All else is post-processing. Kin: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024), DP-MERF
-(Harder et al. 2021).
+All else is post-processing. Related: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024),
+DP-MERF (Harder et al. 2021).
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ CERTIFIED = {
 
 
 @pytest.mark.parametrize("name", CERTIFIED)
-def test_a_run_costs_what_was_asked_for_and_foretold(lab, name):
+def test_a_run_costs_what_was_asked_for_and_predicted(lab, name):
     method = CERTIFIED[name]
     s, engine = run(lab, method)
     target = method.epsilon or gdp_epsilon(method.mu, DELTA)
