@@ -34,6 +34,7 @@ from tacit.privacy.accounting import (
     UNITS,
     approve,
     bill_epsilon,
+    bounds,
     by_owner,
     epsilon,
     visible,
@@ -193,6 +194,20 @@ def test_fixed_size_costs_more_than_poisson_and_replacement_more_than_removal(z,
     assert table["fixed", "replace"] <= spend(z / 2, n, 1.0, delta=DELTA)
 
 
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(("z", "n", "q"), [(4.0, 10, 0.3), (1.5, 200, 0.01)])
+def test_every_accountant_takes_a_fixed_size_for_half_the_noise(z, n, q, relation):
+    """Another unit takes the place of one that is left out, so both relations move twice as far."""
+
+    def all_bounds(noise, law, stated):
+        paid = frozenset(bill(Gaussian(noise), n, Sampling(law, q), stated))
+        return {b.accountant: b.epsilon for b in bounds(paid, relation, DELTA)}
+
+    fixed = all_bounds(z, "fixed", "zero-out")
+    assert fixed == pytest.approx(all_bounds(z / 2, "poisson", "either"), rel=1e-6)
+    assert len(fixed) >= 3
+
+
 @pytest.mark.parametrize(
     ("z", "q", "n"), [(1.1, 256 / 60000, 14062), (1.5, 256 / 6000, 1172), (1.0, 0.1, 300)]
 )
@@ -275,6 +290,17 @@ def test_one_laplace_release_is_exact():
     assert bill_epsilon(bill(Laplace(b)), "zero-out", 0.01) == pytest.approx(
         1 / b + 2 * math.log1p(-0.01), rel=2e-3
     )
+
+
+@pytest.mark.parametrize(("event", "half"), [(Pure(0.6), Pure(0.3)), (Laplace(2.0), Laplace(4.0))])
+@pytest.mark.parametrize("n", [1, 20])
+def test_a_pure_release_costs_twice_as_much_under_replacement(event, half, n):
+    """What is stated for zeroing out is so for half as much noise where another takes the place."""
+    replaced = bill_epsilon(bill(half, n), "replace", DELTA)
+    assert replaced == pytest.approx(bill_epsilon(bill(event, n), "zero-out", DELTA), rel=1e-3)
+    assert replaced == bill_epsilon(bill(half, n, stated="swap"), "zero-out", DELTA)
+    for_both = bill_epsilon(bill(half, n, stated="either"), "replace", DELTA)
+    assert for_both == bill_epsilon(bill(half, n), "zero-out", DELTA) < 0.7 * replaced
 
 
 def test_different_mechanisms_add_up_at_most():
