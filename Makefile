@@ -1,4 +1,5 @@
-# Two commands matter: `make demo` and `make test`. Everything is installed into .venv; nothing else is touched.
+# Two commands matter: `make demo` and `make test`. Everything is installed into .venv; nothing else
+# is touched.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
@@ -27,7 +28,8 @@ setup: .venv/dev
 
 demo: .venv/demo
 	rm -rf $(DEMO)
-	$(BIN)/tacit compare fedavg fedprox:mu=1 scaffold fedmix centralised local moments:epsilon=3 dafl:gamma=1.0,pool_epsilon=3 --split label:1 --rounds 20 --repeats 3 --out $(DEMO)
+	$(BIN)/tacit compare fedavg fedprox:mu=1 scaffold fedmix centralised local moments:epsilon=3 \
+	    dafl:gamma=1.0,pool_epsilon=3 --split label:1 --rounds 20 --repeats 3 --out $(DEMO)
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -35,9 +37,11 @@ check: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes, with a thread each: with more they would wait for each other.
 test: check
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+# One process: these tests start processes of their own, and some need most of the memory.
 slow: .venv/dev
 	$(BIN)/pytest -m "slow or flower"
 

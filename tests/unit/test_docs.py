@@ -36,3 +36,30 @@ def test_links_lead_somewhere(name: str) -> None:
     text = "\n".join(prose(page.read_text(encoding="utf-8")))
     links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_tests_that_sharp_edges_name_are_there() -> None:
+    text = (ROOT / "docs/sharp-edges.md").read_text(encoding="utf-8")
+    edges = re.split(r"^### ", text, flags=re.M)[1:]
+    assert all(re.search(r"^\*(Fatal|Serious|Loss)\b", edge.split("\n")[2]) for edge in edges)
+    assert all(re.search(r"`tests/|\]\(", edge) for edge in edges), "each names a page or a test"
+    named = re.findall(r"`(tests/[^`]*)`", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_to_headings_lead_to_one(name: str) -> None:
+    page = ROOT / name
+    text = "\n".join(prose(page.read_text(encoding="utf-8")))
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", text):
+        there = (page.parent / path if path else page).read_text(encoding="utf-8")
+        assert anchor in map(anchor_of, re.findall(r"^#+ (.*)$", there, flags=re.M))
+
+
+def anchor_of(heading: str) -> str:
+    """Return the name that a heading has in links.
+
+    >>> anchor_of("Client level: replaced, or `zeroed out`")
+    'client-level-replaced-or-zeroed-out'
+    """
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
