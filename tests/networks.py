@@ -142,6 +142,17 @@ class Remembering(Base):
         return h
 
 
+PASSES = [0]
+
+
+class Elsewhere(Base):
+    """Remembers where nobody looks."""
+
+    def between(self, h):
+        PASSES[0] += 1
+        return h + PASSES[0]
+
+
 class Shrinking(Base):
     """Weights that change in the forward pass."""
 
@@ -318,7 +329,8 @@ BAD = {
     Hooked: ["depends on the others"],
     Numbered: ["depends on the others"],
     Running: ["buffer 'mean'", "changes"],
-    Remembering: ["same inputs", "differ"],
+    Remembering: ["attribute past", "changes"],
+    Elsewhere: ["same inputs", "differ"],
     Shrinking: ["parameter 'last.weight'", "changes"],
     Functional: ["parameter 'last.weight'", "outside of its layer"],
     Beside: ["parameter 'first.weight'", "outside of its layer"],
@@ -331,7 +343,7 @@ BAD = {
     DroppingFunctional: ["random", "dropout"],
     AlwaysDropping: ["random"],
     Leaky: ["layer 'leak'", "RReLU"],
-    Own: ["same inputs", "differ"],
+    Own: ["attribute seed", "changes"],
     Jittered: ["random"],
     Pair: ["tuple"],
     Half: ["parameter 'last.weight'", "bfloat16", "float32"],

@@ -192,6 +192,7 @@ class Insides:
     """What a network consists of at one moment, and the state of chance."""
 
     tensors: dict[str, Tensor]
+    notes: dict[str, str]  # plain attributes: what a forward pass may count or remember
     generator: Tensor
 
     @classmethod
@@ -200,7 +201,7 @@ class Insides:
         state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
         parts = {f"parameter {k!r}": p.detach().clone() for k, p in model.named_parameters()}
         buffers = {f"buffer {k!r}": b.detach().clone() for k, b in model.named_buffers()}
-        return cls(parts | buffers, state)
+        return cls(parts | buffers, _notes(model), state)
 
     def check(self, later: Insides) -> None:
         """Refuse what a forward pass has changed, bit by bit."""
@@ -211,12 +212,28 @@ class Insides:
                     "shows in the gradients of later ones; use nn.GroupNorm or nn.LayerNorm "
                     "instead of running statistics"
                 )
+        for name in sorted(self.notes.keys() | later.notes.keys()):
+            if self.notes.get(name) != later.notes.get(name):
+                raise BadInput(
+                    f"model: attribute {name} changes in the forward pass, so what it does to one "
+                    "example may depend on those before; private training needs a function"
+                )
         if not torch.equal(self.generator, later.generator):
             raise BadInput(
                 "model: its forward pass draws random numbers in train mode (dropout?): one "
                 "example more shifts those of all others, so private training has none; "
                 "remove them, or set p = 0"
             )
+
+
+def _notes(model: nn.Module) -> dict[str, str]:
+    """Return the attributes of all modules that are no tensors, in words that change with them."""
+    return {
+        f"{part}.{key}".lstrip("."): repr(value)
+        for part, module in model.named_modules()
+        for key, value in vars(module).items()
+        if not key.startswith("_") and key != "training"
+    }
 
 
 def _equal(a: Tensor, b: Tensor | None) -> bool:

@@ -284,3 +284,23 @@ def test_a_run_is_refused_before_it_starts(word, workers, tmp_path):
             out=tmp_path / "run",
         )
     assert not (tmp_path / "run").exists()
+
+
+class Later(nn.Module):
+    """Mixes examples from its hundredth batch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.batches = 0
+
+    def forward(self, x):
+        self.batches += 1
+        h = self.layer(x)
+        return h if self.batches < 100 else h - h.mean(0)
+
+
+def test_a_network_that_counts_its_batches_is_refused():
+    """What it does later cannot be tried, but that it remembers can be seen."""
+    with pytest.raises(BadInput, match="attribute batches changes in the forward pass"):
+        check_network(Later(), (4,))
