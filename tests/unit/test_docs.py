@@ -63,3 +63,32 @@ def anchor_of(heading: str) -> str:
     'client-level-replaced-or-zeroed-out'
     """
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+SOURCE = ROOT / "src" / "tacit"
+MODULES = [str(file.relative_to(SOURCE)) for file in sorted(SOURCE.rglob("*.py"))]
+
+
+def rooms_of_the_map() -> dict[str, list[str]]:
+    """Return each room in CONTRIBUTING's table with the files to begin with."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d \| `(\w+)` \|.*\| (.*) \|$", text, flags=re.M)
+    return {room: re.findall(r"`([\w.]+)`", files) for room, files in rows}
+
+
+def test_the_map_has_every_room_and_no_other() -> None:
+    rooms = {Path(name).parts[0].removesuffix(".py") for name in MODULES} - {"__init__"}
+    assert rooms <= set(rooms_of_the_map())
+    assert set(rooms_of_the_map()) <= rooms
+
+
+def test_files_that_the_map_names_are_there() -> None:
+    for room, files in rooms_of_the_map().items():
+        folder = SOURCE / room if (SOURCE / room).is_dir() else SOURCE
+        assert [file for file in files if not (folder / file).exists()] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_file_says_in_its_first_line_what_it_is_for(name: str) -> None:
+    first = (SOURCE / name).read_text(encoding="utf-8").partition("\n")[0]
+    assert re.match(r'"""\S.{4,}', first)

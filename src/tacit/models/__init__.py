@@ -19,9 +19,9 @@ from tacit.models.vgg import vgg16
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network by name: how to make it, what it is, and the smallest image side it takes (0.
+    """A network by name: how to make it, what it is, and the smallest image side that it takes.
 
-    Any input).
+    A least side of 0 means any input.
     """
 
     make: Callable[[tuple[int, ...], int], nn.Module]
