@@ -55,9 +55,7 @@ first steps:
 exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget reached, 4 too few clients replied,
             1 any other failure, 130 interrupted (Ctrl-C), 141 nobody reads the output any more
 """
-CONTINUES = dict.fromkeys(["run", "resume", "compare", "sweep"], "tacit resume DIR") | {
-    "serve": "tacit serve RUN"
-}
+CONTINUES = {"serve": "tacit serve RUN"}  # other commands know the folder, and name it
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import tyro
 from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.core import BadInput, Method
+from tacit.core import Method, TacitError
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import Augment
@@ -72,9 +73,9 @@ def run(args: Sequence[str]) -> None:
         method = given.dafl.in_front_of(spec_of(method), method)
     experiment = Experiment(method, given.setting)
     label = label_of(name_of(experiment.method))
-    with telling_if_stopped(), watcher(label) as watch:
+    with telling_if_stopped(), resumable(given.out) as told, watcher(label) as watch:
         watch.begin(label, experiment.method.rounds)
-        done = conduct.start(experiment, out=given.out, watch=watch)
+        done = conduct.start(experiment, out=given.out, watch=watch, told=told)
     conclude(done)
 
 
@@ -116,8 +117,6 @@ def _augment_flags(method: type[Any], args: Sequence[str]) -> list[tuple[str, An
 
 def first_line(method: object) -> str:
     """Return the first line of a method file: what it is and where it is from."""
-    import sys
-
     return (sys.modules[type(method).__module__].__doc__ or "").partition("\n")[0]
 
 
@@ -128,32 +127,76 @@ def examples_of(word: str, method: Method) -> list[str]:
     return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{label_of(word)}"]
 
 
+RESUME_HELP = """usage: tacit resume DIR [--rounds N]
+
+Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that is
+finished or stopped more rounds, N in all; it is refused where the noise was chosen for the rounds
+that it has.
+"""
+
+
+@dataclass(frozen=True)
+class ResumeFlags:
+    """Flags of ``tacit resume``."""
+
+    # the folder of a run, a comparison or a sweep
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+    rounds: int | None = None  # of a run, in all: more than it has
+
+
 def resume(args: Sequence[str]) -> None:
     """Continue a run, a comparison or a sweep."""
     if not args or args[0] in ("-h", "--help"):
-        print(
-            "usage: tacit resume DIR\n\nContinues a run, a comparison or a sweep from the last finished round."
-        )
+        print(RESUME_HELP, end="")
         return
-    if len(args) > 1:
-        raise BadInput(f"{args[1]}: unknown option; usage: tacit resume DIR")
-    folder = Path(args[0])
-    if (folder / FILE).exists():
-        with watcher("resume") as watch:
-            compared = resume_comparison(folder, watch=watch)
-        show(compared)
-        return
-    if (folder / SWEEP).exists():
-        from tacit.cli.sweeps import resume as resume_sweep
+    given = parse(ResumeFlags, args, prog="tacit resume DIR", about="Continue a run.")
+    folder = given.folder
+    if given.rounds is not None:
+        RunDir(folder).check_alone()
+    with resumable(folder, exists=True):
+        if (folder / FILE).exists():
+            with watcher("resume") as watch:
+                compared = resume_comparison(folder, watch=watch)
+            show(compared)
+        elif (folder / SWEEP).exists():
+            from tacit.cli.sweeps import resume as resume_sweep
 
-        resume_sweep(folder)
-        return
-    experiment = RunDir.open(folder).experiment()
-    label = label_of(name_of(experiment.method))
+            resume_sweep(folder)
+        else:
+            _resume_run(folder, given.rounds)
+
+
+def _resume_run(folder: Path, rounds: int | None) -> None:
+    method = RunDir.open(folder).experiment().method
+    label = label_of(name_of(method))
     with telling_if_stopped(), watcher(label) as watch:
-        watch.begin(label, experiment.method.rounds)
-        done = conduct.resume(folder, watch=watch)
+        watch.begin(label, rounds or method.rounds)
+        done = conduct.resume(folder, rounds=rounds, watch=watch)
     conclude(done)
+
+
+class Interrupted(TacitError):
+    """Somebody pressed Ctrl-C while there was something to continue."""
+
+    exit_code = 130
+
+
+@contextmanager
+def resumable(out: Path | None = None, *, exists: bool = False) -> Iterator[Callable[[Path], None]]:
+    """Say where the files of a run will be, if nobody said it; and after Ctrl-C how it goes on."""
+    known = [out] if exists else []
+
+    def told(folder: Path) -> None:
+        known.append(folder)
+        if out is None:
+            print(f"run directory: {folder}", file=sys.stderr, flush=True)
+
+    try:
+        yield told
+    except KeyboardInterrupt:
+        if not known:
+            raise
+        raise Interrupted(f"stopped; `tacit resume {known[-1]}` continues it") from None
 
 
 def conclude(done: Run) -> None:
@@ -252,8 +295,8 @@ def compare(args: Sequence[str]) -> None:
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
     words, notes = with_common(given.methods, common(given, args))
     plan = Comparison(words, given.setting, given.repeats, notes)
-    with watcher("compare") as watch:
-        compared = start_comparison(plan, out=given.out, watch=watch)
+    with resumable(given.out) as told, watcher("compare") as watch:
+        compared = start_comparison(plan, out=given.out, watch=watch, told=told)
     show(compared)
 
 

@@ -11,7 +11,7 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.cli.runs import CompareFlags, common, first_line, run_flags, write_table
+from tacit.cli.runs import CompareFlags, common, first_line, resumable, run_flags, write_table
 from tacit.core import BadInput
 from tacit.methods import METHODS
 from tacit.methods.words import method_from_spec
@@ -58,8 +58,8 @@ def sweep(args: Sequence[str]) -> None:
             f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`"
         )
     plan, out = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
-    with watcher("sweep") as watch:
-        swept = start_sweep(plan, out=out, watch=watch)
+    with resumable(out) as told, watcher("sweep") as watch:
+        swept = start_sweep(plan, out=out, watch=watch, told=told)
     show(swept)
 
 

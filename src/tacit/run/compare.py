@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,8 +130,9 @@ def start_comparison(
     out: Path | None = None,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    told: Callable[[Path], None] = lambda folder: None,
 ) -> Compared:
-    """Start a comparison in a new folder."""
+    """Start a comparison in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = data_room.load(plan.setting.data)
         plan = replace(
@@ -144,6 +145,7 @@ def start_comparison(
             f"out = '{folder}': there is a run or comparison; `tacit resume {folder}` continues it"
         )
     write_plan(plan, folder / FILE)
+    told(folder)
     return resume_comparison(folder, dataset=dataset, watch=watch)
 
 

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from tacit.core import (
     Method,
     Observer,
     Relation,
+    Release,
     params_of,
     some,
 )
@@ -45,7 +46,8 @@ from tacit.privacy.guard import Budget
 from tacit.run.drive import drive
 from tacit.run.evaluate import evaluate
 from tacit.run.experiment import Experiment, setting_from
-from tacit.run.rundir import RunDir, free_folder
+from tacit.run.extend import extended
+from tacit.run.rundir import Busy, RunDir, free_folder
 
 
 class Watcher(Protocol):
@@ -188,19 +190,36 @@ def start(
     out: Path | None = None,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    told: Callable[[Path], None] = lambda folder: None,
 ) -> Run:
-    """Start an experiment in a new run directory."""
-    plan = Plan.of(experiment, dataset)  # first, so that bad input leaves no directory behind
+    """Start an experiment in a new run directory; ``told`` is told which.
+
+    What is refused before anything has left a client leaves no directory behind.
+    """
+    plan = Plan.of(experiment, dataset)
     folder = out or free_folder(Path("runs") / default_name(experiment))
-    return plan.conduct(RunDir.create(folder, plan.experiment), watch or Nobody())
+    directory = RunDir.create(folder, plan.experiment)
+    told(folder)
+    try:
+        return plan.conduct(directory, watch or Nobody())
+    except Busy:
+        raise
+    except BadInput:
+        directory.discard()
+        raise
 
 
 def resume(
-    folder: str | Path, *, dataset: Dataset | None = None, watch: Watcher | None = None
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
 ) -> Run:
     """Continue the run in ``folder`` from its last checkpoint.
 
-    One that is finished is left as it is.
+    One that is finished is left as it is, unless it is to have more ``rounds``, in all. They are
+    refused where its noise was chosen for the rounds that it has.
 
     ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset`
     of your own.
@@ -210,7 +229,26 @@ def resume(
     if experiment.setting.split == "sites":
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
     dataset = dataset or data_again(experiment.setting.data, "tacit.resume(folder, dataset=...)")
-    return Plan.of(experiment, dataset).conduct(directory, watch or Nobody())
+    plan = Plan.of(experiment, dataset)
+    if rounds is not None:
+        plan = _longer(plan, directory, rounds)
+    return plan.conduct(directory, watch or Nobody())
+
+
+def _longer(plan: Plan, directory: RunDir, rounds: int) -> Plan:
+    """Return a plan with more rounds, and write them into the run directory."""
+    directory.check_alone()
+    sizes, setting = plan.federation.sizes(), plan.experiment.setting
+
+    def predict(method: Method) -> list[Release]:
+        times = participations(tuple(sizes), method.per_round, method.rounds, setting.seed)
+        solved = calibrated(method, sizes, setting.delta, setting.seed)
+        return solved.releases(sizes, times, setting.delta)
+
+    method = extended(plan.experiment.method, rounds, predict)
+    directory.lock()
+    directory.rewrite(Experiment(method, setting))
+    return replace(plan, experiment=Experiment(method, setting))
 
 
 def data_again(name: str, call: str) -> Dataset:
@@ -360,6 +398,8 @@ def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: 
             f"'{directory.folder}': its checkpoint is not of the method and network in config.toml"
         )
     s = saved
+    if s.round < venue.experiment.method.rounds:
+        directory.note_start()
     # a kill before the first checkpoint leaves releases, too
     engine.restore(accepted, directory.ledger())
     directory.drop_metrics_after(s.round)

@@ -5,9 +5,11 @@ Text and safetensors only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,9 +17,15 @@ from typing import IO, Any
 from safetensors.torch import save as save_tensors
 
 from tacit import codec
-from tacit.core import BadInput, ClientId, Ledger, Params, Release
+from tacit.core import BadInput, ClientId, Ledger, Nothing, Params, Release
 from tacit.engines.store import Draws, read_ledger, to_text
+from tacit.run.about import FILE as ABOUT
+from tacit.run.about import note_start
 from tacit.run.experiment import Experiment, read_experiment, to_toml
+
+# what a run has written by the time that it asks its first client
+OWN = ("config.toml", "ledger.jsonl", "metrics.jsonl", "model.safetensors", ABOUT, ".lock")
+SEVERAL = ("comparison.json", "sweep.json")  # beside the folders of runs that are compared
 
 
 class Busy(BadInput):
@@ -32,6 +40,7 @@ class RunDir:
         self.clients = folder / "checkpoint" / "clients"
         self._lock: IO[str] | None = None
         self._appended = 0
+        self._made: list[Path] = []  # folders that were not there before
 
     @classmethod
     def create(cls, folder: Path, experiment: Experiment) -> RunDir:
@@ -46,12 +55,38 @@ class RunDir:
 
     def begin(self, experiment: Experiment) -> None:
         """Write what runs here."""
+        self._made = [f for f in (self.folder, *self.folder.parents) if not f.exists()]
         try:
             self.clients.mkdir(parents=True, exist_ok=True)
-            codec.write_atomically(self._config, to_toml(experiment).encode())
+            self.rewrite(experiment)
             (self.folder / "ledger.jsonl").touch()  # empty: nothing has left a client
         except OSError as e:
             raise BadInput(f"out = '{self.folder}': cannot be written ({e.strerror})") from None
+
+    def rewrite(self, experiment: Experiment) -> None:
+        """Replace what runs here by what goes on."""
+        codec.write_atomically(self._config, to_toml(experiment).encode())
+
+    def check_alone(self) -> None:
+        """Refuse to change one of several runs that are compared."""
+        for place in (self.folder, self.folder.parent):
+            for name in SEVERAL:
+                if (place / name).exists():
+                    raise BadInput(
+                        f"'{self.folder}': one of several runs, which are alike ({name})"
+                    )
+
+    def discard(self) -> None:
+        """Remove what a run has written that was refused before anything left a client."""
+        told = any(not isinstance(line.event, Nothing) for line in self.ledger())
+        if self._state.exists() or told:
+            return
+        for name in OWN:
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                folder.rmdir()
 
     @classmethod
     def open(cls, folder: Path) -> RunDir:
@@ -149,8 +184,16 @@ class RunDir:
     def _open(self) -> Path:
         return self.folder / "checkpoint" / "open"
 
+    def note_start(self) -> None:
+        """Note when, by which command and with which versions the run is started."""
+        note_start(self.folder)
+
     def mark_open(self) -> None:
-        """Note that the run goes on, so that whoever reads it after a kill looks everywhere."""
+        """Note that the run goes on, so that whoever reads it after a kill looks everywhere.
+
+        A ledger that cannot be read is refused first.
+        """
+        self.ledger()
         self._open.touch()
 
     def settle(self) -> None:

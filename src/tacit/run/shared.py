@@ -20,19 +20,18 @@ def with_common(words: Sequence[str], common: Mapping[str, Any]) -> tuple[list[s
     >>> with_common(["fedavg:rounds=2", "dp_fedavg"], {"per_round": 3, "rounds": 5})[0]
     ['fedavg:rounds=2,per_round=3', 'dp_fedavg:rounds=5']
     """
-    made, notes = {word: word for word in words}, []
+    made, notes = list(words), []
     for option, value in common.items():
-        having = [word for word in words if _has(word, option)]
-        if words and not having:
+        having = [_has(word, option) for word in words]
+        if words and not any(having):
             raise BadInput(f"{option} = {value}: none of {', '.join(words)} has it")
-        lacking = [word for word in words if word not in having]
-        saying = [word for word in having if option in _said(word)]
+        lacking = [word for word, has in zip(words, having, strict=True) if not has]
         notes += [f"{option} does not apply to {', '.join(lacking)}"] if lacking else []
-        notes += [f"{option}: {word} keeps its own" for word in saying]
-        for word in having:
-            if word not in saying:
-                made[word] = _plus(made[word], f"{option}={json.dumps(value)}")
-    return list(made.values()), notes
+        notes += [f"{option}: {word} keeps its own" for word in words if option in _said(word)]
+        for i, word in enumerate(words):
+            if having[i] and option not in _said(word):
+                made[i] = _plus(made[i], f"{option}={json.dumps(value)}")
+    return made, notes
 
 
 def _has(word: str, option: str) -> bool:

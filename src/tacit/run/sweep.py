@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -220,8 +220,9 @@ def start_sweep(
     out: Path | None = None,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    told: Callable[[Path], None] = lambda folder: None,
 ) -> Swept:
-    """Start a sweep in a new folder."""
+    """Start a sweep in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = data_room.load(plan.setting.data)
         plan = replace(
@@ -234,6 +235,7 @@ def start_sweep(
             f"out = '{folder}': must be a new or an empty folder; `tacit resume` continues a sweep"
         )
     write_plan(plan, folder / FILE)
+    told(folder)
     return resume_sweep(folder, dataset=dataset, watch=watch)
 
 
