@@ -258,8 +258,7 @@ def check_once(me: Client) -> None:
 
     Runs are refused before they start; this is for whoever calls a task in another way.
     """
-    inputs, _ = me.data.batch(slice(0, 0))
-    checks.check_once(me.model, inputs.shape[1:], me.classes or None)
+    checks.check_once(me.model, tuple(me.data.source.x.shape[1:]), me.classes or None)
 
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
