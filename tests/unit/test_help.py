@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tacit.cli.flags import _flags as all_flags
 from tacit.cli.main import call
+from tacit.cli.runs import _augment_flags, run_flags
 from tacit.core import BadInput
 from tacit.methods import METHODS
 from tacit.run import conduct
@@ -112,3 +115,36 @@ def test_help_of_a_method_ends_with_commands_that_work(
     assert call(run.split()[1:]) == 2
     assert capsys.readouterr().err == "tacit: planned\n"
     assert type(planned[0].experiment.method) is METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_help_has_exactly_the_flags_of_the_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Help is arranged in groups, by a class of its own: nothing gets lost, nothing is added."""
+    method = METHODS[name]
+    there = run_flags(Experiment(method()), *_augment_flags(method, []))
+    said = [flag for flag, _ in flags_in(printed_help(f"run {name}", capsys))]
+    assert sorted(said) == sorted(["-h", *all_flags(there)])
+
+
+def test_help_shows_the_defaults_of_an_experiment_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('clients = 7\n[method]\nname = "fedprox"\nmu = 0.3\nsgd = { lr = 0.7 }\n')
+    text = " ".join(printed_help(f"run {file}", capsys).split())
+    for flag, value in {"--clients INT": "7", "--mu FLOAT": "0.3", "--sgd.lr FLOAT": "0.7"}.items():
+        assert re.search(rf"{flag} [^()]*\(default: {re.escape(value)}\)", text)
+
+
+def test_flags_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    boxes = re.split(r"(\w+) options", printed_help("run fedprox", capsys))
+    found = {
+        title: dict(flags_in(box)) for title, box in zip(boxes[1::2], boxes[2::2], strict=True)
+    }
+    assert {"--rounds", "--mu"} <= set(found["method"])
+    assert {"--sgd.lr", "--sgd.clip"} <= set(found["sgd"])
+    assert {"--data", "--split", "--seed"} <= set(found["experiment"])
+    assert set(found["privacy"]) == {"--delta", "--budget", "--noise"}
+    assert set(found["machine"]) == {"--workers", "--device"}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_
 import tyro
 from tyro import _errors as tyro_errors
 
+from tacit.cli.helps import for_help
 from tacit.core import BadInput
 
 T = TypeVar("T")
@@ -36,7 +37,8 @@ def parse(
 
     try:
         with tyro_errors.on_parse_error(refuse):
-            filled: T = tyro.cli(cls, args=list(args), prog=prog, description=about)
+            shown = for_help(cls) if {"-h", "--help"} & set(args) else cls
+            filled: T = tyro.cli(shown, args=list(args), prog=prog, description=about)
     except SystemExit:  # the help is printed
         if examples:
             print("\n  ".join(["examples:", *examples]))
