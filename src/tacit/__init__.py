@@ -58,6 +58,7 @@ __all__ = [
     "some",
     "sweep",
     "task",
+    "testing",
 ]
 
 _WHERE = {

@@ -28,6 +28,10 @@ from tacit.methods.words import name_of
 from tacit.privacy import mechanisms
 from tacit.run.drive import drive
 from tacit.synthesis.source import Source
+from tacit.testing import checks
+from tacit.testing.checks import asked_of, faulty, run_to_end
+from tacit.testing.claims import claims_hold
+from tacit.testing.settings import settings_survive
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -35,49 +39,47 @@ quick = settings(
 thorough = settings(max_examples=40, deadline=None)
 
 
-def run_to_end(method, engine, lab):
-    return drive(method, engine, method.init(lab.x0))
-
-
 def test_nothing_survives_outside_the_state(method, lab):
-    """A generator that lives on gives the same run as one restarted from what was saved at each step."""
-    *_, alive = method.run(lab.serial(method), method.init(lab.x0))
-    assert same(alive, run_to_end(method, lab.serial(method), lab))
+    assert checks.nothing_survives(lab, method) == []
 
 
 def test_engines_agree_bit_for_bit(method, lab):
-    a, b = lab.serial(method), lab.workers(method)
-    assert same(run_to_end(method, a, lab), run_to_end(method, b, lab))
-    assert a.ledger == b.ledger
-    assert (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
-    assert a.bytes_up > 0
+    assert checks.engines_agree(lab, method) == []
+    engine = lab.serial(method)
+    run_to_end(method, engine, lab)
+    assert engine.bytes_up > 0
 
 
 def test_a_run_does_not_depend_on_the_number_of_workers_or_the_global_generator(method, lab):
-    torch.manual_seed(1)
-    one = run_to_end(method, lab.workers(method, count=1), lab)
-    torch.manual_seed(2)
-    assert same(one, run_to_end(method, lab.workers(method, count=3), lab))
+    """The engines with one worker and with three see other generators and another clock."""
+    assert checks.engines_agree(lab, method, counts=(1, 3)) == []
+
+
+def test_neither_the_clock_nor_a_global_generator_decides(method, lab):
+    assert checks.only_seeds_decide(lab, method) == []
+
+
+def test_states_can_be_saved_and_rounds_are_kept(method, lab):
+    assert checks.states_are_fit(lab, method) == []
+    assert checks.rounds_are_kept(lab, method) == []
+
+
+def test_the_last_model_can_be_scored(method, lab):
+    assert checks.models_answer(lab, method) == []
+
+
+def test_settings_survive_a_file_and_a_word(method):
+    assert settings_survive(method) == []
+
+
+def test_what_is_promised_is_kept(method, lab):
+    assert claims_hold(lab, method) == []
 
 
 @given(cut=st.integers(0, 3), server_dies=st.booleans())
 @quick
 def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
-    """Also when the clients had worked on the next round already and the server died before saving it."""
-    whole, folder = lab.serial(method), lab.fresh()
-    want = run_to_end(method, whole, lab)
-    first = lab.serial(method, folder=folder)
-    s = drive(
-        method, first, method.init(lab.x0), stop_after=cut, on_step=lambda s: first.mark_saved()
-    )
-    snapshot, ledger = first.snapshot(), Ledger(first.ledger)
-    if server_dies:
-        next(method.run(first, s), None)
-        ledger = Ledger(first.ledger)
-    second = lab.serial(method, folder=folder)
-    second.restore(snapshot, ledger)
-    assert same(want, drive(method, second, s))
-    assert second.ledger == whole.ledger
+    assert checks.resume_is_invisible(lab, method, cut, server_dies) == []
 
 
 def compressed(method, lab, word="binary:0.3"):
@@ -126,24 +128,10 @@ schedules = st.dictionaries(
 )
 
 
-def faulty(engine_of, method, lab, table):
-    """Return the last state under faults and the engine, or None where too few replied."""
-    engine = engine_of(method, lambda client, t: table.get((client, t)))
-    try:
-        return run_to_end(method, engine, lab), engine
-    except TooFewReplies:
-        return None, engine
-
-
 @given(table=schedules)
 @quick
 def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, lab, table):
-    """Nothing of a reply that did not arrive may have an effect later, at the server or at the client."""
-    crashed = {place: "crash" for place in table}
-    a, _ = faulty(lab.serial, method, lab, table)
-    b, _ = faulty(lab.serial, method, lab, crashed)
-    assert (a is None) == (b is None)
-    assert a is None or same(a, b)
+    assert checks.lost_is_never_done(lab, method, table) == []
 
 
 @given(table=schedules)
@@ -244,19 +232,6 @@ def test_an_empty_ledger_is_infinite(unit, observer):
     assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
 
 
-def asked_of(method, engine, lab):
-    """Run to the end and return who was asked for something, and in which round."""
-    asked, exchange = [], engine.exchange
-
-    def record(kind, call, heads):
-        asked.extend((h.client, h.round) for h in heads if kind == "ask")
-        return exchange(kind, call, heads)
-
-    engine.exchange = record
-    run_to_end(method, engine, lab)
-    return asked
-
-
 def test_every_participation_has_a_line_with_its_owner(method, lab):
     engine = lab.serial(method)
     asked = asked_of(method, engine, lab)
@@ -300,8 +275,8 @@ def test_a_hidden_local_is_caught(lab):
                 yield s
 
     method = Forgetful(rounds=3)
-    *_, alive = method.run(lab.serial(method), method.init(lab.x0))
-    assert not same(alive, run_to_end(method, lab.serial(method), lab))
+    (said,) = checks.nothing_survives(lab, method)
+    assert "a local variable of run() that lives across a yield" in said
 
 
 def test_all_or_nothing_below_need(lab):
