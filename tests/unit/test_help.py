@@ -148,3 +148,28 @@ def test_flags_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"--data", "--split", "--seed"} <= set(found["experiment"])
     assert set(found["privacy"]) == {"--delta", "--budget", "--noise"}
     assert set(found["machine"]) == {"--workers", "--device"}
+
+
+BARE = """
+from dataclasses import dataclass
+from typing import Annotated
+import tacit, tyro
+
+@dataclass(frozen=True)
+class Bare(tacit.Trains):
+    bare: float = 0.5
+    told: Annotated[int, tyro.conf.arg(help="told in the type")] = 3
+
+    def init(self, x0): ...
+    def run(self, cohort, s): ...
+"""
+
+
+def test_flags_of_a_method_without_comments_have_their_names(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bare.py").write_text(BARE)
+    said = dict(flags_in(printed_help(f"run {tmp_path / 'bare.py'}:Bare", capsys)))
+    assert said["--bare"] == ""
+    assert said["--told"] == "told in the type"
+    assert said["--rounds"] == "communication rounds"

@@ -7,7 +7,7 @@ title of its box; it only prints help, and is never filled.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -24,6 +24,7 @@ ELSEWHERE = {  # flags of an experiment that have a group of their own
     "device": "machine",
 }
 PREFIXED = "sgd and others"  # settings inside settings: tyro makes a box of each
+ANNOTATED: Any = Annotated  # with a type that is only known when it runs
 Flag = tuple[str, Any, Any]  # name, annotated type, field with its default
 
 
@@ -61,13 +62,14 @@ def _opened(group: str, settings: Any) -> Iterator[tuple[str, Flag]]:
 
 
 def _explained(cls: type[Any], f: Field[Any], hint: Any, *, prefix_name: bool = True) -> Flag:
-    """Return a field with the help that its comment is."""
-    said = tyro_docstrings.get_field_docstring(cls, f.name, ())
-    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    if said is not None and not any(type(m) is type(tyro.conf.arg()) for m in marks):
-        hint = Annotated[hint, tyro.conf.arg(help=said, prefix_name=prefix_name)]
+    """Return a field with the help that its comment is, unless its type has some already."""
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    said = tyro.conf.arg(help=tyro_docstrings.get_field_docstring(cls, f.name, ()))
+    told: Any = next((mark for mark in marks if type(mark) is type(said)), said)
+    others = [mark for mark in marks if mark is not told]
+    shown = ANNOTATED[(kind, *others, replace(told, prefix_name=prefix_name))]
     required = f.default is MISSING and f.default_factory is MISSING
-    return f.name, hint, field() if required else field(default_factory=partial(_default_of, f))
+    return f.name, shown, field() if required else field(default_factory=partial(_default_of, f))
 
 
 def _group(name: str, flags: list[Flag]) -> Flag:
