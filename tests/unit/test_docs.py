@@ -72,7 +72,7 @@ MODULES = [str(file.relative_to(SOURCE)) for file in sorted(SOURCE.rglob("*.py")
 def rooms_of_the_map() -> dict[str, list[str]]:
     """Return each room in CONTRIBUTING's table with the files to begin with."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \d \| `(\w+)` \|.*\| (.*) \|$", text, flags=re.M)
+    rows = re.findall(r"^\| \d+ \| `(\w+)` \|.*\| (.*) \|$", text, flags=re.M)
     return {room: re.findall(r"`([\w.]+)`", files) for room, files in rows}
 
 
