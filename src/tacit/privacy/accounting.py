@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,7 +29,7 @@ from tacit.core import (
     Unit,
     check_number,
 )
-from tacit.privacy.bill import Bill, Costs, Part, finite, twice
+from tacit.privacy.bill import Bill, Costs, Part, countable, finite, twice
 from tacit.privacy.bounds import rdp_epsilon, renyi_epsilon, unsampled_epsilon
 from tacit.privacy.pld import grids
 from tacit.privacy.shown import show_epsilon
@@ -41,6 +41,7 @@ RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
 # its client's contribution round, which is what replacing the client does and more than zeroing it
 # out: only so does an example never cost more than its whole client.
 SIDE_BY_SIDE: dict[Unit, Relation] = {"example": "zero-out", "client": "replace"}
+NO_GUARANTEE, EXACT_GDP = EXACT = "none", "exact (GDP)"
 UNCOUNTABLE = 10**100  # releases: a ledger that says so is no guarantee
 
 
@@ -60,10 +61,28 @@ def epsilon(
     covering = ledger.covering()
     if any(ruins(line, unit) and visible(line, observer, covering) for line in ledger):
         return math.inf  # at once: most ledgers of many clients end here
-    owners = by_owner(
-        ledger, unit=unit, observer=observer, delta=delta, relation=relation, quick=quick
-    )
-    return max(owners.values(), default=math.inf)
+    each = bills(ledger, unit=unit, observer=observer)
+    return most_spent(each, relation, delta, quick=quick)[1] if each else math.inf
+
+
+def most_spent(
+    each: Mapping[str, Bill], relation: Relation, delta: float, *, quick: bool = False
+) -> tuple[str, float]:
+    """Return the owner who spent most, the first by name of those who did, and how much.
+
+    Bounds in closed form tell who cannot be it: of many clients few are looked at closely.
+    """
+    bound = {
+        b: min(form.epsilon for form in closed_forms(b, relation, delta))
+        for b in set(each.values())
+    }
+    found: dict[Bill, float] = {}
+    for b in sorted(bound, key=lambda b: -bound[b]):
+        if found and max(found.values()) >= bound[b]:
+            break
+        found[b] = bill_epsilon(b, relation, delta, quick=quick)
+    most = max(found.values())
+    return min(owner for owner, b in each.items() if found.get(b) == most), most
 
 
 def overview(ledger: Ledger, *, delta: float, quick: bool = False) -> dict[str, float]:
@@ -131,6 +150,8 @@ def _within(line: Release, other: Release) -> bool:
 
 def ruins(line: Release, unit: Unit) -> bool:
     """Tell whether a line alone makes epsilon infinite for a unit."""
+    if not countable(line):
+        return True
     too_small = unit == "client" and line.unit == "example" and not isinstance(line.event, Nothing)
     return too_small or isinstance(line.event, NonPrivate)
 
@@ -155,10 +176,10 @@ def bill(lines: list[Release], unit: Unit) -> Bill:
     """
     parts: Counter[Part] = Counter()
     for line in lines:
-        event = (
-            NonPrivate("it protects an example, not a client") if ruins(line, unit) else line.event
-        )
-        parts[event, line.sampling, _stated(line, unit)] += line.total()
+        if ruins(line, unit):
+            parts[NonPrivate("it protects no such unit"), line.sampling, "either"] += 1
+        else:
+            parts[line.event, line.sampling, _stated(line, unit)] += line.total()
     return frozenset(parts.items())
 
 
@@ -171,30 +192,40 @@ class Certificate:
 
 
 def bounds(bill: Bill, relation: Relation, delta: float) -> Iterator[Certificate]:
-    """Yield upper bounds on the epsilon of a bill, the cheapest first; the least is its certificate.
-
-    Exact figures stand alone.
-    """
-    check_number("delta", delta, above=0, below=1)
-    paid = sorted(((part, n) for part, n in bill if not isinstance(part[0], Nothing)), key=repr)
-    if not bill or any(not finite(part, relation) or n > UNCOUNTABLE for part, n in paid):
-        yield Certificate(math.inf, "none")
+    """Yield upper bounds on the epsilon of a bill, the cheapest first; the least is its certificate."""
+    first = closed_forms(bill, relation, delta)
+    yield from first
+    if first[0].accountant in EXACT or first[0].epsilon == 0:
         return
-    _check_known(paid)
-    unsampled = unsampled_epsilon(paid, relation, delta)
-    if all(_exact(part) for part, _ in paid):
-        yield Certificate(unsampled, "exact (GDP)")
-        return
-    yield Certificate(unsampled, "GDP without sampling, an upper bound")
-    if unsampled == 0:
-        return
-    yield Certificate(renyi_epsilon(paid, relation, delta), "RDP, an upper bound")
-    found = math.inf
+    paid, found = _paid(bill), math.inf
     for found in grids(paid, relation, delta):
         yield Certificate(found, "PLD, refined")
     if found == math.inf and len(paid) == 1 and not twice(paid[0][0][2], relation):
         # more orders than before: tighter, but slow
         yield Certificate(rdp_epsilon(paid, delta), "RDP, an upper bound")
+
+
+@lru_cache(maxsize=4096)
+def closed_forms(bill: Bill, relation: Relation, delta: float) -> tuple[Certificate, ...]:
+    """Return the upper bounds that need no grid: where nothing is sampled, an exact figure alone."""
+    check_number("delta", delta, above=0, below=1)
+    paid = _paid(bill)
+    if not bill or any(not finite(part, relation) or n > UNCOUNTABLE for part, n in paid):
+        return (Certificate(math.inf, NO_GUARANTEE),)
+    _check_known(paid)
+    unsampled = unsampled_epsilon(paid, relation, delta)
+    if all(_exact(part) for part, _ in paid):
+        return (Certificate(unsampled, EXACT_GDP),)
+    loose = Certificate(unsampled, "GDP without sampling, an upper bound")
+    if unsampled == 0:
+        return (loose,)
+    return loose, Certificate(renyi_epsilon(paid, relation, delta), "RDP, an upper bound")
+
+
+def _paid(bill: Bill) -> Costs:
+    """Return what costs something, always in the same order."""
+    costly = ((part, n) for part, n in bill if n and not isinstance(part[0], Nothing))
+    return sorted(costly, key=repr)
 
 
 def _exact(part: Part) -> bool:

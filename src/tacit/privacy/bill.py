@@ -7,12 +7,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tacit.core import Event, Gaussian, Laplace, NonPrivate, Pure, Relation, Sampling
+from tacit.core import Event, Gaussian, Laplace, NonPrivate, Pure, Relation, Release, Sampling
 
 # one mechanism, and the relation its sensitivity is stated for
 Part = tuple[Event, Sampling, str]
 Bill = frozenset[tuple[Part, int]]
 Costs = Sequence[tuple[Part, int]]  # the same, in order, without what costs nothing
+
+
+def countable(line: Release) -> bool:
+    """Tell whether a line says how many releases it stands for: whole numbers, rounds in order.
+
+    A negative number would take off what others cost.
+    """
+    ends = [end for pair in line.rounds for end in pair]
+    whole = all(isinstance(n, int) for n in (line.steps, *ends))
+    return whole and line.steps >= 0 and all(first <= last for first, last in line.rounds)
 
 
 def twice(stated: str, relation: Relation) -> bool:

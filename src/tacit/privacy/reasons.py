@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tacit.core import Ledger, NonPrivate, Nothing, Observer, Release, Unit
-from tacit.privacy.accounting import bill, by_owner, ruins, visible
+from tacit.privacy.accounting import bill, bills, most_spent, ruins, visible
 from tacit.privacy.bill import finite
 from tacit.privacy.shown import rounded_down, rounded_up
 
@@ -95,8 +95,7 @@ def _worst(
         own.setdefault(line.owner, []).append(line)
     if len({bill(mine, unit) for mine in own.values()}) == 1:
         return ""
-    paid = by_owner(ledger, unit=unit, observer=observer, delta=delta)
-    name = max(sorted(paid), key=lambda owner: paid[owner])
+    name, _ = most_spent(bills(ledger, unit=unit, observer=observer), "zero-out", delta)
     whose = "test data of client " if name.startswith("test:") else "client "
     return f"; most spent by {whose}{_cut(name.removeprefix('test:'), NAME)}"
 

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,14 +21,18 @@ from tacit.core import (
     Release,
     Sampling,
 )
+from tacit.privacy import accounting
 from tacit.privacy.accounting import (
     affordable,
     approve,
     bill_epsilon,
     bounds,
+    by_owner,
     certificate,
     epsilon,
+    most_spent,
 )
+from tacit.privacy.accounting import bills as bills_of
 from tacit.privacy.bill import merged
 from tacit.privacy.bounds import ORDERS, renyi_curve, renyi_epsilon, unsampled_epsilon
 from tacit.privacy.calibrate import noise_for, rdp_spend, spend, spent
@@ -274,6 +279,46 @@ def test_a_sampling_law_that_nobody_knows_is_no_guarantee(law, q):
     sampling = Sampling(law, q)
     line = Release("a", "example", "0", "server", Gaussian(1.0), ((0, 0),), 1, sampling)
     assert epsilon(Ledger([line]), **WHERE) == math.inf
+
+
+UNCOUNTABLE = [
+    *({"steps": steps} for steps in (-5, 2.5, "10", None)),
+    *({"rounds": (rounds,)} for rounds in ((5, 3), (0, 1.5))),
+]
+
+
+@pytest.mark.parametrize("change", UNCOUNTABLE, ids=str)
+def test_a_line_that_cannot_be_counted_is_no_guarantee(change):
+    """A negative count took off what other lines cost."""
+    fair = dp_sgd(1.0, 10)
+    odd = replace(fair, **change, what="b")
+    assert epsilon(Ledger([odd]), **WHERE) == epsilon(Ledger([fair, odd]), **WHERE) == math.inf
+    # lines that differ in nothing but their rounds are one, with the rounds of both
+    alike = Ledger([fair, replace(fair, **change)])
+    assert epsilon(alike, **WHERE) >= epsilon(Ledger([fair]), **WHERE)
+
+
+def test_a_line_of_no_rounds_costs_nothing():
+    other = replace(dp_sgd(3.0, 1), what="b", steps=0)
+    fair = Ledger([dp_sgd(1.0, 2)])
+    assert epsilon(fair.plus(other), **WHERE) == epsilon(fair, **WHERE)
+
+
+def test_who_spent_most_is_found_without_looking_at_everybody(monkeypatch):
+    """The bounds in closed form are not in the order of the certificates."""
+    lines = [dp_sgd(1 + k / 50, 10, q=0.3 / (1 + k), owner=f"{k:02}") for k in range(30)]
+    lines += [dp_sgd(1.0, 1, steps=70, q=0.05, owner="a"), dp_sgd(4.0, 40, q=0.9, owner="b")]
+    ledger = Ledger(lines)
+    each = by_owner(ledger, unit="example", observer="server", delta=DELTA)
+    looked = []
+    known = accounting.bill_epsilon
+    monkeypatch.setattr(
+        accounting, "bill_epsilon", lambda *a, **k: looked.append(a) or known(*a, **k)
+    )
+    assert epsilon(ledger, **WHERE) == max(each.values())
+    assert len(looked) < 10
+    owner, most = most_spent(bills_of(ledger, unit="example", observer="server"), "zero-out", DELTA)
+    assert most == each[owner] == max(each.values())
 
 
 def test_a_thousand_different_mechanisms_are_joined_for_the_worse():
