@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -88,12 +88,24 @@ class Squares:
 
 def norms_of(flat: Tensor) -> Tensor:
     """Return the norms of stretches of rows, (n, stretches)."""
-    whole = flat.shape[1] - flat.shape[1] % STRETCH
-    rest: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
-    if not whole:
-        return rest
-    stretches = flat[:, :whole].view(len(flat), whole // STRETCH, STRETCH)
-    return torch.cat([torch.linalg.vector_norm(stretches, dim=2), rest], 1)
+    n, numbers = flat.shape
+    stretch = stretch_of(numbers)
+    whole = numbers - numbers % stretch
+    stretches = flat[:, :whole].view(n, whole // stretch, stretch)
+    norms: Tensor = torch.linalg.vector_norm(stretches, dim=2)
+    if whole == numbers:
+        return norms
+    rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
+    return torch.cat([norms, rest], 1)
+
+
+@cache
+def stretch_of(numbers: int) -> int:
+    """Return the longest stretch that divides rows evenly, as sizes of layers mostly allow."""
+    if numbers <= STRETCH:
+        return max(1, numbers)
+    even = next(s for s in range(STRETCH, 0, -1) if numbers % s == 0)
+    return even if even >= STRETCH // 8 else STRETCH
 
 
 def least(t: Tensor) -> float:
