@@ -103,6 +103,7 @@ def check_gradient(model, x, y, clip, *, unchanged=True):
 @example(seen=-30, back=21, clip=1e-10, seed=2)
 @example(seen=25, back=25, clip=1.0, seed=3)
 @example(seen=11, back=19, clip=1e-10, seed=0)
+@example(seen=18, back=-25, clip=1e-2, seed=0)
 @MANY
 def test_the_gradient_of_an_example_stays_within_the_clip(kind, seen, back, clip, seed):
     make, shape = PRODUCTS[kind]
