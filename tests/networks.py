@@ -142,6 +142,20 @@ class Remembering(Base):
         return h
 
 
+class MinMax(Base):
+    """Scales inputs by the smallest and the largest of the batch."""
+
+    def forward(self, x):
+        return super().forward((x - x.min()) / (x.max() - x.min()))
+
+
+class ManyOnly(Base):
+    """Takes the mean of the batch away, if there are at least eight."""
+
+    def between(self, h):
+        return h - h.mean(0) if len(h) >= 8 else h
+
+
 PASSES = [0]
 
 
@@ -330,6 +344,8 @@ BAD = {
     Numbered: ["depends on the others"],
     Running: ["buffer 'mean'", "changes"],
     Remembering: ["attribute past", "changes"],
+    MinMax: ["depends on the others"],
+    ManyOnly: ["depends on the others"],
     Elsewhere: ["same inputs", "differ"],
     Shrinking: ["parameter 'last.weight'", "changes"],
     Functional: ["parameter 'last.weight'", "outside of its layer"],

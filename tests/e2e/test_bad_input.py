@@ -312,7 +312,7 @@ OWN_NETWORKS = {
         "10 classes",
     ),
     "no module": ("class Net:\n    pass", "must make a torch.nn.Module"),
-    "no such class": ("class Other(nn.Module):\n    pass", "cannot be made"),
+    "no such class": ("class Other(nn.Module):\n    pass", "cannot be loaded"),
     "not Python": ("class class", "SyntaxError"),
     "fails on import": ("raise RuntimeError('one\\ntwo')", "RuntimeError: one two"),
     "fails when made": (

@@ -48,6 +48,7 @@ class Client:
     attempt: int = 0
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
     classes: int = 0  # how many classes the experiment has, which everybody knows
+    examples: int | None = None  # how many it has to train on, whichever of them a task picks
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.
@@ -62,8 +63,8 @@ class Client:
 
     @property
     def size(self) -> PublicInt:
-        """How many examples this client has, which is taken as public."""
-        return PublicInt(len(self.data))
+        """How many examples this client has, which is taken as public; not how many of a kind."""
+        return PublicInt(len(self.data) if self.examples is None else self.examples)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Params(dict[str, Tensor]):
     (2.5, 0.99999...)
     """
 
-    _mark: tuple[int, ...] | None = None  # the state of its tensors when it was released
+    _mark: tuple[int, ...] | None = None  # what its tensors held when it was released
 
     @property
     def released(self) -> bool:
@@ -43,19 +43,24 @@ class Params(dict[str, Tensor]):
 
         An empty point never is: it says nothing, and must not pass for a whole one.
         """
-        return bool(self) and self._mark == self._versions()
+        return self._mark is not None and bool(self) and self._mark == self._contents()
 
-    def _versions(self) -> tuple[int, ...]:
-        """Return how often each tensor was changed in place."""
-        return tuple(v._version for v in self.values())
+    def _contents(self) -> tuple[int, ...]:
+        """Return a checksum of each tensor: writing to it shows, however it is done."""
+        return tuple(checksum(v) for v in self.values())
 
     def as_released(self, released: bool = True) -> Params:
         """Mark this point as free to leave its client, or as not."""
-        self._mark = self._versions() if released else None
+        self._mark = self._contents() if released else None
         return self
 
     def _like(self, values: Iterable[Tensor], released: bool) -> Params:
         return Params(zip(self, values, strict=True)).as_released(released)
+
+    def _with(self, other: Params) -> bool:
+        """Tell whether both are released; what was never marked need not be looked at."""
+        marked = self._mark is not None and other._mark is not None
+        return marked and self.released and other.released
 
     def _of(self, other: Params) -> list[Tensor]:
         if self.keys() != other.keys():
@@ -64,11 +69,11 @@ class Params(dict[str, Tensor]):
 
     def __add__(self, other: Params) -> Params:
         values = torch._foreach_add(list(self.values()), self._of(other))
-        return self._like(values, self.released and other.released)
+        return self._like(values, self._with(other))
 
     def __sub__(self, other: Params) -> Params:
         values = torch._foreach_sub(list(self.values()), self._of(other))
-        return self._like(values, self.released and other.released)
+        return self._like(values, self._with(other))
 
     def __mul__(self, scale: float) -> Params:
         values = torch._foreach_mul(list(self.values()), scale)
@@ -133,6 +138,18 @@ class Params(dict[str, Tensor]):
     def size(self) -> int:
         """Return how many numbers there are."""
         return sum(v.numel() for v in self.values())
+
+
+WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(v: Tensor) -> int:
+    """Return the sum of a tensor's bits, taken for whole numbers: quick, and no proof of anything.
+
+    It is there to see that something was written by mistake.
+    """
+    bits = v.detach().view(WIDTHS[v.element_size()]) if v.dim() else v.detach().reshape(1)
+    return int(bits.view(WIDTHS[v.element_size()]).sum(dtype=torch.int64))
 
 
 def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:

@@ -22,6 +22,7 @@ from tacit.compress.replies import restore, shrink
 from tacit.core import (
     FEDERATION,
     BadInput,
+    BudgetReached,
     Call,
     Client,
     ClientId,
@@ -151,10 +152,11 @@ class World:
         test = self.federation.test(client, self.device)
         examiner = client.startswith("test:")
         own = test if examiner else self.federation.train(client, self.device)
+        own = own if examiner else own.joined(kept.get(POOL))
         return Client(
             client,
             round,
-            data=own if examiner else own.joined(kept.get(POOL)),
+            data=own,
             test=test,
             model=self.fresh(),
             kept={k: v for k, v in kept.items() if k != POOL},
@@ -165,6 +167,7 @@ class World:
             task=task,
             attempt=attempt,
             classes=self.classes,
+            examples=len(own),
         )
 
     @cached_property
@@ -291,10 +294,12 @@ def charge(me: Client, reply: Reply[Any], head: Head) -> None:
 def charge_failure(me: Client, head: Head, e: Exception) -> Ledger:
     """Write that a task has failed, unless it says so by an error of ours; return the ledger.
 
-    A task raises a TacitError for reasons that are public (settings, the network, the budget) or
-    follow from what it has released. Anything else may depend on the data.
+    A task of this package raises a TacitError for reasons that are public (settings, the network)
+    or follow from what it has released. Anything else may depend on the data, and so may whatever a
+    task of the user's own raises, but for the budget.
     """
-    if not isinstance(e, TacitError):
+    ours = task_named(me.task).fn.__module__.startswith("tacit.")
+    if not isinstance(e, BudgetReached) and not (ours and isinstance(e, TacitError)):
         me.spent.add([untold(head, f"that it failed ({type(e).__name__})")])
     return me.spent
 

@@ -186,7 +186,7 @@ class Episodes:
             if private is None:
                 direction = direction.clipped(self.max_norm)
             direction = direction + public(self.weight_decay) * y
-            free = free and direction.released
+            free = free and direction.released and y.released
             torch._foreach_add_(here, list(direction.values()), alpha=-lr)
         return params_of(me.model).as_released(free)
 

@@ -109,7 +109,8 @@ class SGD:
             if grad is not None:
                 at = Params(zip(x, here, strict=True)).as_released(free)
                 direction = grad(Params(zip(x, g, strict=True)).as_released(free), at)
-                free = free and direction.released  # what it is made of decides
+                # what it is made of decides, and that nothing was written to the network
+                free = free and direction.released and at.released
                 g = list(direction.values())
             if self.momentum:
                 velocity = g = (

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tacit.core import BadInput
 from tacit.privacy.perexample import LAYERS, CannotClip, PerExampleLoss, clipped_sum, trained_layers
 
+MANY = 12  # examples of unlike sizes
 TRIED = 3  # examples: as few as show how they meet, for a large network takes its time
 # of the clip: as far as single precision may be from what autograd gives for single examples
 APART = 1e-3
@@ -82,6 +83,23 @@ def _try(
         scores = _check_forward(probe, x, classes)
         y = torch.randint(0, scores.shape[1], (TRIED,)).to(x.device)
         check_gradients(probe, cross_entropies, x, y)
+        _check_unlike(probe, x, scores.shape[1])
+
+
+def _check_unlike(model: nn.Module, x: Tensor, classes: int) -> None:
+    """Refuse a network that mixes examples of unlike sizes, or only when there are many of them.
+
+    Scaling by the smallest and largest of a batch shows in neither of few inputs from 0 to 1.
+    """
+    sizes = torch.logspace(-1, 1, MANY).mul(torch.tensor([1.0, -1.0]).repeat(MANY // 2)).to(x)
+    many = _inputs(MANY, x.shape[1:]).to(x) * sizes.view(-1, *(1,) * (x.dim() - 1))
+    y = torch.randint(0, classes, (MANY,)).to(x.device)
+    try:
+        finite = bool(model(many).isfinite().all())
+    except Exception:  # it takes inputs from 0 to 1 alone, such as the numbers of words
+        return
+    if finite:
+        check_gradients(model, cross_entropies, many, y)
 
 
 def check_once(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> None:

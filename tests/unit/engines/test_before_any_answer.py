@@ -10,6 +10,7 @@ from torch import nn
 
 from tacit import privacy
 from tacit.core import (
+    BadInput,
     BudgetReached,
     Client,
     Diverged,
@@ -21,6 +22,7 @@ from tacit.core import (
     PublicInt,
     Reply,
     Sample,
+    check_number,
     public,
     task,
 )
@@ -31,6 +33,7 @@ from tacit.engines.store import Draws
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg, Update
 from tacit.methods.fedavg import FedAvg, train
+from tacit.methods.moments import Size
 from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import gaussian
 from tacit.run.drive import drive
@@ -264,6 +267,67 @@ def test_a_tensor_that_is_written_to_is_no_longer_released():
     x = Params(w=torch.ones(3)).as_released()
     x["w"].copy_(torch.tensor([1.0, 2.0, 3.0]))
     assert not x.released
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v: v.data.add_(1.0),
+        lambda v: v.numpy().__iadd__(1.0),
+        lambda v: v.data.view(-1).__setitem__(0, 7.0),
+        lambda v: nn.utils.vector_to_parameters(torch.arange(3.0), [v]),
+    ],
+)
+def test_writing_behind_a_tensors_back_takes_the_mark_away_too(write):
+    x = Params(w=torch.ones(3)).as_released()
+    write(x["w"])
+    assert not x.released
+
+
+@task
+def writing(me: Client, x: Params, sgd: SGD, into: str) -> Reply[Update]:
+    """Write a private number to where the training is, in a correction that looks innocent."""
+
+    def grad(g, y):
+        where = me.model.parameters() if into == "model" else y.values()
+        next(iter(where)).data.view(-1)[0] = me.data.examples.x[0, 0]
+        return g
+
+    return Reply(Update(sgd.fit(me, x, grad=grad)[0] - x))
+
+
+@pytest.mark.parametrize("into", ["model", "y"])
+def test_a_correction_that_writes_to_the_network_takes_the_mark_away(lab, into):
+    engine = lab.serial(FedAvg())
+    ask(engine, writing(x=lab.x0, sgd=PRIVATE, into=into))
+    assert epsilon(engine.ledger) == math.inf
+
+
+@task
+def counting(me: Client) -> Reply[Size]:
+    """Send how many examples of class 0 there are, as if a size were a size."""
+    rows = me.data.rows[me.data.examples.y.numpy() == 0]
+    return Reply(Size(replace(me, data=replace(me.data, rows=rows)).size))
+
+
+def test_the_number_of_some_examples_is_not_the_public_size(lab):
+    engine = lab.serial(FedAvg())
+    (reply,) = ask(engine, counting())
+    assert reply.n == 12
+
+
+@task
+def telling(me: Client, x: Params) -> Reply[Update]:
+    """Refuse data in words that hold them, as a careful user would."""
+    check_number("largest input", float(me.data.examples.x.max()), at_most=-100.0)
+    return Reply(Update(x))
+
+
+def test_what_a_task_of_the_users_own_refuses_is_charged(lab):
+    engine = lab.serial(FedAvg())
+    with pytest.raises(BadInput):
+        ask(engine, telling(x=lab.x0))
+    assert epsilon(engine.ledger) == math.inf
 
 
 def test_an_empty_point_is_never_released():
