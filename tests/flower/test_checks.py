@@ -499,5 +499,5 @@ def test_a_site_says_so_before_it_joins(site, crowd, caplog):
     _try_model(crowd, site.dataset)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "will be refused: model: in train mode" in line
-    with pytest.raises(BadInput, match="cannot be made"):
+    with pytest.raises(BadInput, match="cannot be loaded"):
         _try_model("crowded:Nobody", site.dataset)
