@@ -31,7 +31,7 @@ FILE, TABLE = "comparison.json", "table.json"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: method words such as ``fedprox:mu=0.1``, run with ``repeats`` seeds each."""
+    """What is compared: words such as ``fedprox:mu=0.1``, run with ``repeats`` seeds each."""
 
     methods: list[str]
     setting: Setting = field(default_factory=Setting)
@@ -107,14 +107,15 @@ def compare(
 ) -> Compared:
     """Compare methods, each a word such as ``"fedprox:mu=0.1"``, on the same split and seeds.
 
-    ``common`` has settings for every method that has them, such as ``{"rounds": 5, "sgd.lr": 0.1}``;
-    ``notes`` of the result names the others. With ``repeats`` each runs with so many seeds, from
+    ``common`` has settings for every method that has them, such as ``{"rounds": 5}``; ``notes`` of
+    the result names the others. With ``repeats`` each runs with so many seeds, from
     ``seed`` on. The other keywords are those of :func:`tacit.run.conduct.run`. The result has one
     :class:`Row` for each method in ``rows``, also for one that its budget has stopped.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):
         raise BadInput(
-            f"methods = {methods!r}: must be a list of words, such as ['fedavg', 'scaffold:rounds=5']"
+            f"methods = {methods!r}: must be a list of words, "
+            "such as ['fedavg', 'scaffold:rounds=5']"
         )
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
@@ -259,7 +260,7 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
-    """Return the results of one method over its repeats; ``stopped`` names folders of stopped runs."""
+    """Return the results of one method over its repeats; ``stopped`` names runs that were."""
     lines = [r.metrics for r in runs]
     # none where a run stopped before its first round was over
     finals = [r.final for r in runs if r.final]
