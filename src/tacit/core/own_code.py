@@ -6,6 +6,7 @@ mention a class of it, and never makes anybody import or run anything.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
@@ -100,9 +101,13 @@ def named() -> list[str]:
 
 
 def load_again(names: Iterable[str]) -> None:
-    """Load in this process what was named in the one that started it."""
+    """Load in this process what was named in the one that started it.
+
+    What is not there any more is left out: whoever needs it says so.
+    """
     for name in names:
-        _module(name)
+        with contextlib.suppress(BadInput, ImportError):
+            _module(name)
 
 
 def _imported() -> list[str]:
