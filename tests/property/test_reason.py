@@ -127,6 +127,13 @@ def test_a_reason_is_one_line_of_at_most_300_characters(lines, unit, observer):
         assert "\n" not in said
 
 
+def test_a_line_that_gives_no_reason_is_named():
+    line = Release("odd", "example", "0", "server", NonPrivate(" "), ((0, 0),))
+    assert reason(Ledger([line]), unit="example", observer="server", delta=DELTA) == (
+        "odd has no guarantee"
+    )
+
+
 @given(st.dictionaries(st.integers(0, 60).map(str), st.floats(0.3, 30), min_size=2))
 @settings(max_examples=50, deadline=None)
 def test_the_range_holds_everybodys_noise_and_names_who_has_least(zs):

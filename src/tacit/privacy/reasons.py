@@ -44,7 +44,7 @@ def reason(
 def _broken(line: Release, unit: Unit) -> str:
     """Say why a line alone makes a unit's epsilon infinite; nothing where it does not."""
     if isinstance(line.event, NonPrivate):
-        return line.event.why
+        return line.event.why.strip() or f"{line.what} has no guarantee"
     if ruins(line, unit):
         return f"{line.what} protects an example, not a client"
     ((part, _),) = bill([line], unit)
