@@ -191,6 +191,26 @@ def test_two_different_requests_in_a_round_are_two_lines_and_two_draws(lab):
     assert epsilon(engine.ledger) == pytest.approx(privacy.spend(2.0, 2, delta=DELTA))
 
 
+@task
+def other_mean(me: Client, x: Params, weight: float) -> Reply[Update]:
+    w = Params(w=weight * me.data.examples.x.mean(0))
+    return Reply(Update(gaussian(me, "mean", w, sensitivity=1.0, z=2.0)))
+
+
+def test_two_tasks_in_a_round_are_two_lines_and_two_draws(lab):
+    engine = lab.serial(FedAvg())
+    (a,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0))
+    (b,) = ask(engine, other_mean(x=lab.x0, weight=1.0))
+    assert (a.dx - b.dx).norm() > 0.1
+    assert epsilon(engine.ledger) == pytest.approx(privacy.spend(2.0, 2, delta=DELTA))
+
+
+def test_a_task_of_ones_own_does_not_draw_what_another_of_its_name_draws(lab):
+    world = lab.world(None, lab.fresh())
+    own = world.generator(noisy_mean.name, 0, "2").random()
+    assert own != world.generator(f"elsewhere.{noisy_mean.fn.__name__}", 0, "2").random()
+
+
 def test_the_very_same_request_done_again_is_one_release(lab):
     """As after a kill: a simulation repeats it to the bit."""
     engine = lab.serial(FedAvg())
