@@ -87,6 +87,15 @@ def wire_name(module: str) -> str:
     return _file_name(file) if file else module
 
 
+def stem(module: str) -> str:
+    """Return what a module is called however it was found: as a file, imported, or as a script.
+
+    >>> stem("tacit_own_mine"), stem("mine"), stem("package.mine")
+    ('mine', 'mine', 'mine')
+    """
+    return module.rpartition(".")[2].removeprefix(PREFIX)
+
+
 def trusted(name: str) -> ModuleType | None:
     """Return a module of this package or one that was named here; others are never looked at."""
     if name.partition(".")[0] in {"tacit", *_packages} or name in _files:

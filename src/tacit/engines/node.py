@@ -44,6 +44,7 @@ from tacit.core import (
     Task,
     TooFewReplies,
     no_limit,
+    own_code,
     rng_for,
     seed_for,
 )
@@ -270,11 +271,13 @@ def _stream(task: str) -> str:
     """Return what a task's randomness is named after.
 
     Methods of this package draw the same batches in tasks of the same name, so that they compare;
-    a task of the user's own has a stream of its own.
+    a task of the user's own has a stream of its own, however its module was named or imported.
     """
+    module, _, name = task.rpartition(".")
     known = Task.registry.get(task)
-    own = known is not None and not known.fn.__module__.startswith("tacit.")
-    return task if own else task.rpartition(".")[2]
+    if known is None or known.fn.__module__.startswith("tacit."):
+        return name
+    return f"{own_code.stem(module)}.{name}"
 
 
 def _request(head: Head, call: Call[Any]) -> str:

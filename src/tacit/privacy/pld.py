@@ -23,6 +23,7 @@ PARTS, RELEASES = 48, 10**7  # different mechanisms, and all of them
 COARSE_POINTS, POINTS, SUM_POINTS = 3000, 25_000, 250_000
 # between two points: less is lost in rounding, more makes their ratio e^interval overflow
 FINEST, COARSEST = 1e-12, 16.0
+LARGEST = 690.0  # epsilon: beyond, probabilities are e^-epsilon times smaller than any number
 
 
 def grids(paid: Costs, relation: Relation, delta: float) -> Iterator[float]:
@@ -37,6 +38,8 @@ def grids(paid: Costs, relation: Relation, delta: float) -> Iterator[float]:
     if not FINEST < interval < COARSEST:
         return
     last, now = math.inf, pld_epsilon(paid, relation, delta, interval)
+    if now > LARGEST:
+        return
     yield now
     while last - now > 1e-4 * now and interval > finest:
         interval /= 2
@@ -64,7 +67,8 @@ def pld_epsilon(paid: Costs, relation: Relation, delta: float, interval: float) 
     total = pld.identity(value_discretization_interval=interval)
     for part, n in paid:
         total = total.compose(_times(_pld(part, relation, interval), n))
-    return float(total.get_epsilon_for_delta(delta - rounding(paid)))
+    with np.errstate(over="ignore"):  # infinite, where it is too large for a grid
+        return float(total.get_epsilon_for_delta(delta - rounding(paid)))
 
 
 def _times(one: Any, n: int) -> Any:
