@@ -32,11 +32,11 @@ def one(method: str, clients: int, rounds: int) -> None:
 
     from tacit.data.examples import Dataset, Examples
     from tacit.data.federated import Federation
-    from tacit.data.partition import Split
+    from tacit.data.splits import Split
+    from tacit.experiment.conduct import Plan
+    from tacit.experiment.config import Experiment, Setting
+    from tacit.experiment.rundir import RunDir
     from tacit.methods import METHODS
-    from tacit.run.conduct import Plan
-    from tacit.run.experiment import Experiment, Setting
-    from tacit.run.rundir import RunDir
 
     x, y = workload.client_data(0, 12_800)
     dataset = Dataset(

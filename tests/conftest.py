@@ -1,14 +1,14 @@
 import pytest
-from lab import Lab
+from sandbox import Sandbox
 
 from tacit.engines import node
 
 
 @pytest.fixture
-def lab(tmp_path):
-    lab = Lab(tmp_path / "lab")
-    yield lab
-    lab.close()
+def sandbox(tmp_path):
+    sandbox = Sandbox(tmp_path / "sandbox")
+    yield sandbox
+    sandbox.close()
 
 
 @pytest.fixture

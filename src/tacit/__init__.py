@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         some,
         task,
     )
+    from tacit.experiment.compare import compare
+    from tacit.experiment.conduct import Run, resume, run
+    from tacit.experiment.sweep import sweep
     from tacit.local.sgd import SGD, Trains
-    from tacit.run.compare import compare
-    from tacit.run.conduct import Run, resume, run
-    from tacit.run.sweep import sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -62,9 +62,9 @@ __all__ = [
 ]
 
 _WHERE = {
-    "tacit.run.conduct": "Run resume",
-    "tacit.run.compare": "compare",
-    "tacit.run.sweep": "sweep",
+    "tacit.experiment.conduct": "Run resume run",
+    "tacit.experiment.compare": "compare",
+    "tacit.experiment.sweep": "sweep",
     "tacit.local.sgd": "SGD Trains",
     "tacit.core": (
         "BadInput Client Cohort Everyone Fixed Method Params Poisson Release Reply check_number "

@@ -1,5 +1,5 @@
 import pytest
-from lab import small
+from sandbox import small
 
 from tacit.methods import METHODS
 

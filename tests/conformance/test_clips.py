@@ -3,12 +3,12 @@
 from dataclasses import fields, replace
 
 import pytest
-from lab import small
+from sandbox import small
 
+from tacit.experiment.drive import drive
 from tacit.local import prototypes, sgd
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.run.drive import drive
 from tacit.synthesis.source import Source
 
 DP_SGD = SGD(batch=100, clip=1.0, z=1.0)
@@ -31,7 +31,7 @@ def variants(name):
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name in METHODS for kind in variants(name)]
 )
-def test_who_clips_examples_says_so(name, kind, lab, monkeypatch):
+def test_who_clips_examples_says_so(name, kind, sandbox, monkeypatch):
     clipped = []
     for room in (sgd, prototypes):
         real = room.clipped_sum
@@ -41,5 +41,5 @@ def test_who_clips_examples_says_so(name, kind, lab, monkeypatch):
     if kind.get("mode") == "paper":
         monkeypatch.setattr(Source, "kind", "moments")  # the papers' GAN needs images
     method = replace(small(name, rounds=1), **kind)
-    drive(method, lab.serial(method), method.init(lab.x0))
+    drive(method, sandbox.serial(method), method.init(sandbox.x0))
     assert bool(clipped) == method.per_example

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab import Lab
+from sandbox import Sandbox
 
 from tacit import privacy
 from tacit.codec import same
@@ -20,13 +20,13 @@ from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.engines.node import Serial
 from tacit.engines.store import read_ledger
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.scaffold import Scaffold
-from tacit.methods.words import name_of
+from tacit.methods.spec import name_of
 from tacit.privacy import mechanisms
-from tacit.run.drive import drive
 from tacit.synthesis.source import Source
 from tacit.testing import checks
 from tacit.testing.checks import asked_of, faulty, run_to_end
@@ -39,58 +39,58 @@ quick = settings(
 thorough = settings(max_examples=40, deadline=None)
 
 
-def test_nothing_survives_outside_the_state(method, lab):
-    assert checks.nothing_survives(lab, method) == []
+def test_nothing_survives_outside_the_state(method, sandbox):
+    assert checks.nothing_survives(sandbox, method) == []
 
 
-def test_engines_agree_bit_for_bit(method, lab):
-    assert checks.engines_agree(lab, method) == []
-    engine = lab.serial(method)
-    run_to_end(method, engine, lab)
+def test_engines_agree_bit_for_bit(method, sandbox):
+    assert checks.engines_agree(sandbox, method) == []
+    engine = sandbox.serial(method)
+    run_to_end(method, engine, sandbox)
     assert engine.bytes_up > 0
 
 
-def test_a_run_does_not_depend_on_the_number_of_workers_or_the_global_generator(method, lab):
+def test_a_run_does_not_depend_on_the_number_of_workers_or_the_global_generator(method, sandbox):
     """The engines with one worker and with three see other generators and another clock."""
-    assert checks.engines_agree(lab, method, counts=(1, 3)) == []
+    assert checks.engines_agree(sandbox, method, counts=(1, 3)) == []
 
 
-def test_neither_the_clock_nor_a_global_generator_decides(method, lab):
-    assert checks.only_seeds_decide(lab, method) == []
+def test_neither_the_clock_nor_a_global_generator_decides(method, sandbox):
+    assert checks.only_seeds_decide(sandbox, method) == []
 
 
-def test_states_can_be_saved_and_rounds_are_kept(method, lab):
-    assert checks.states_are_fit(lab, method) == []
-    assert checks.rounds_are_kept(lab, method) == []
+def test_states_can_be_saved_and_rounds_are_kept(method, sandbox):
+    assert checks.states_are_fit(sandbox, method) == []
+    assert checks.rounds_are_kept(sandbox, method) == []
 
 
-def test_the_last_model_can_be_scored(method, lab):
-    assert checks.models_answer(lab, method) == []
+def test_the_last_model_can_be_scored(method, sandbox):
+    assert checks.models_answer(sandbox, method) == []
 
 
 def test_settings_survive_a_file_and_a_word(method):
     assert settings_survive(method) == []
 
 
-def test_what_is_promised_is_kept(method, lab):
-    assert claims_hold(lab, method) == []
+def test_what_is_promised_is_kept(method, sandbox):
+    assert claims_hold(sandbox, method) == []
 
 
 @given(cut=st.integers(0, 3), server_dies=st.booleans())
 @quick
-def test_resume_after_any_round_is_invisible(method, lab, cut, server_dies):
-    assert checks.resume_is_invisible(lab, method, cut, server_dies) == []
+def test_resume_after_any_round_is_invisible(method, sandbox, cut, server_dies):
+    assert checks.resume_is_invisible(sandbox, method, cut, server_dies) == []
 
 
-def compressed(method, lab, word="binary:0.3"):
+def compressed(method, sandbox, word="binary:0.3"):
     """Return the state after two rounds in which updates travel compressed."""
     method = method if name_of(method) == "moments" else replace(method, rounds=2)
-    world = replace(lab.world(method, lab.fresh()), compress=Compressor.of(word))
-    return run_to_end(method, Serial(world), lab)
+    world = replace(sandbox.world(method, sandbox.fresh()), compress=Compressor.of(word))
+    return run_to_end(method, Serial(world), sandbox)
 
 
-def test_a_compressed_run_ends_with_a_finite_model(method, lab):
-    s = compressed(method, lab)
+def test_a_compressed_run_ends_with_a_finite_model(method, sandbox):
+    s = compressed(method, sandbox)
     assert math.isfinite(s.x.norm())
     assert s.x.size() > 0
 
@@ -110,14 +110,14 @@ def idle(request, method, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["none", "binary:0.3"])
-def test_clients_that_learn_nothing_leave_the_model_as_it_was(idle, lab, word):
+def test_clients_that_learn_nothing_leave_the_model_as_it_was(idle, sandbox, word):
     """Compression is for differences.
 
     A model that was sent whole would come back with its blocks levelled.
     """
-    if not (before := idle.init(lab.x0).x):
+    if not (before := idle.init(sandbox.x0).x):
         pytest.skip("no client is sent a model")
-    assert (compressed(idle, lab, word).x - before).norm() < 1e-5 * before.norm()
+    assert (compressed(idle, sandbox, word).x - before).norm() < 1e-5 * before.norm()
 
 
 clients = [str(i) for i in range(6)]
@@ -130,37 +130,40 @@ schedules = st.dictionaries(
 
 @given(table=schedules)
 @quick
-def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, lab, table):
-    assert checks.lost_is_never_done(lab, method, table) == []
+def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, sandbox, table):
+    assert checks.lost_is_never_done(sandbox, method, table) == []
 
 
 @given(table=schedules)
 @settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_engines_agree_under_faults(lab, table):
+def test_engines_agree_under_faults(sandbox, table):
     method = Scaffold(rounds=4, per_round=4)
-    a, b = faulty(lab.serial, method, lab, table), faulty(lab.workers, method, lab, table)
+    a, b = (
+        faulty(sandbox.serial, method, sandbox, table),
+        faulty(sandbox.workers, method, sandbox, table),
+    )
     assert (a[0] is None) == (b[0] is None)
     assert a[0] is None or same(a[0], b[0])
     assert a[1].ledger == b[1].ledger
 
 
-def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, lab):
+def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, sandbox):
     if method.pooled:
         pytest.skip("one client: nobody is left when it dies")
-    asked = asked_of(method, lab.serial(method), lab)
+    asked = asked_of(method, sandbox.serial(method), sandbox)
     victim, t = next((i, t) for i, t in asked if t == min(1, asked[-1][1]))
-    a, _ = faulty(lab.serial, method, lab, {(victim, t): "crash"})
-    b, engine = faulty(lab.workers, method, lab, {(victim, t): "die"})
+    a, _ = faulty(sandbox.serial, method, sandbox, {(victim, t): "crash"})
+    b, engine = faulty(sandbox.workers, method, sandbox, {(victim, t): "die"})
     assert same(a, b)
     assert engine.failed == {victim: "its process ended with 1"}
     assert all(w.process.is_alive() for w in engine.workers)
 
 
-def variate_gap(s, engine, lab):
+def variate_gap(s, engine, sandbox):
     """How far SCAFFOLD's server variate is from the mean of what the clients hold."""
-    zero = lab.x0.zeros()
+    zero = sandbox.x0.zeros()
     kept = [
         engine.world.store(i).kept(engine.accepted.get(i)).get("c", zero) for i in engine.everyone
     ]
@@ -171,17 +174,17 @@ def variate_gap(s, engine, lab):
 @thorough
 def test_scaffold_server_variate_is_the_mean_of_client_variates(table):
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(Path(folder) / "lab")
-        s, engine = faulty(lab.serial, Scaffold(rounds=6, per_round=4), lab, table)
-        assert s is None or variate_gap(s, engine, lab) < 1e-5
+        sandbox = Sandbox(Path(folder) / "sandbox")
+        s, engine = faulty(sandbox.serial, Scaffold(rounds=6, per_round=4), sandbox, table)
+        assert s is None or variate_gap(s, engine, sandbox) < 1e-5
 
 
-def test_the_scaffold_check_notices_state_that_is_kept_without_acceptance(lab):
+def test_the_scaffold_check_notices_state_that_is_kept_without_acceptance(sandbox):
     method = Scaffold(rounds=1)
-    s, engine = faulty(lab.serial, method, lab, {("1", 0): "lost"})
-    assert variate_gap(s, engine, lab) < 1e-5
+    s, engine = faulty(sandbox.serial, method, sandbox, {("1", 0): "lost"})
+    assert variate_gap(s, engine, sandbox) < 1e-5
     engine.accepted["1"] = "scaffold.train@0"
-    assert variate_gap(s, engine, lab) > 1e-3
+    assert variate_gap(s, engine, sandbox) > 1e-3
 
 
 PRIVATE = {
@@ -203,13 +206,13 @@ PRIVATE = {
 ONCE = {"dafl"}  # later rounds look at nothing but what was released in the first
 
 
-def test_silence_is_infinite(method, lab):
+def test_silence_is_infinite(method, sandbox):
     """No method gets a finite epsilon for having said nothing.
 
     One that sends nothing says so in its ledger.
     """
-    engine = lab.serial(method)
-    run_to_end(method, engine, lab)
+    engine = sandbox.serial(method)
+    run_to_end(method, engine, sandbox)
     assert len(engine.ledger) > 0
     unit, observer = getattr(method, "protects", ("example", "server"))
     got = privacy.epsilon(engine.ledger, unit=unit, observer=observer, delta=1e-5)
@@ -232,9 +235,9 @@ def test_an_empty_ledger_is_infinite(unit, observer):
     assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
 
 
-def test_every_participation_has_a_line_with_its_owner(method, lab):
-    engine = lab.serial(method)
-    asked = asked_of(method, engine, lab)
+def test_every_participation_has_a_line_with_its_owner(method, sandbox):
+    engine = sandbox.serial(method)
+    asked = asked_of(method, engine, sandbox)
     lines = {
         (line.owner, t) for line in engine.ledger for a, b in line.rounds for t in range(a, b + 1)
     }
@@ -242,9 +245,9 @@ def test_every_participation_has_a_line_with_its_owner(method, lab):
     assert {(i, t) for i, t in asked if t == 0 or name_of(method) not in ONCE} <= lines
 
 
-def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(lab):
-    engine = lab.serial(FedAvg(), lambda i, t: "lost" if (i, t) == ("3", 0) else None)
-    s = drive(FedAvg(rounds=1), engine, FedAvg().init(lab.x0))
+def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(sandbox):
+    engine = sandbox.serial(FedAvg(), lambda i, t: "lost" if (i, t) == ("3", 0) else None)
+    s = drive(FedAvg(rounds=1), engine, FedAvg().init(sandbox.x0))
     assert "3" not in {line.owner for line in engine.ledger}  # the server does not know yet
     own = read_ledger(engine.world.store("3").folder / "ledger.jsonl")
     assert [line.rounds for line in own] == [((0, 0),)]  # the client does
@@ -253,16 +256,16 @@ def test_a_lost_reply_is_in_the_clients_ledger_and_reaches_the_server_later(lab)
     assert [line.rounds for line in engine.ledger if line.owner == "3"] == [((0, 1),)]
 
 
-def test_a_forgotten_phase_guard_is_caught(lab):
+def test_a_forgotten_phase_guard_is_caught(sandbox):
     class Loops(FedAvg):
         def run(self, cohort, s):
             yield s
 
     with pytest.raises(RuntimeError, match="guard"):
-        run_to_end(Loops(), lab.serial(FedAvg()), lab)
+        run_to_end(Loops(), sandbox.serial(FedAvg()), sandbox)
 
 
-def test_a_hidden_local_is_caught(lab):
+def test_a_hidden_local_is_caught(sandbox):
     """The check against amnesia notices momentum that a method keeps outside its state."""
 
     class Forgetful(FedAvg):
@@ -275,42 +278,42 @@ def test_a_hidden_local_is_caught(lab):
                 yield s
 
     method = Forgetful(rounds=3)
-    (said,) = checks.nothing_survives(lab, method)
+    (said,) = checks.nothing_survives(sandbox, method)
     assert "a local variable of run() that lives across a yield" in said
 
 
-def test_all_or_nothing_below_need(lab):
+def test_all_or_nothing_below_need(sandbox):
     """A round that fails accepts no reply, so clients that did answer keep what they had."""
     method = Scaffold(rounds=2, per_round=4)
-    ids = lab.serial(method).sample(Fixed(4), 1).ids
-    engine = lab.serial(method, lambda i, t: "crash" if t == 1 and i in ids[:3] else None)
+    ids = sandbox.serial(method).sample(Fixed(4), 1).ids
+    engine = sandbox.serial(method, lambda i, t: "crash" if t == 1 and i in ids[:3] else None)
     with pytest.raises(TooFewReplies, match=r"round 2: 1 of 4 clients replied"):
-        run_to_end(method, engine, lab)
+        run_to_end(method, engine, sandbox)
     assert {v for v in engine.accepted.values()} == {"scaffold.train@0"}
     assert any(
         line.rounds[-1][1] == 1 and isinstance(line.event, NonPrivate) for line in engine.ledger
     )
 
 
-def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(lab):
+def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(sandbox):
     method = FedAvg(rounds=2)
-    engine = lab.workers(method)
-    s = drive(method, engine, method.init(lab.x0), stop_after=1)
+    engine = sandbox.workers(method)
+    s = drive(method, engine, method.init(sandbox.x0), stop_after=1)
     engine.workers[0].process.kill()
     engine.workers[0].process.join()
-    assert same(drive(method, engine, s), run_to_end(method, lab.serial(method), lab))
+    assert same(drive(method, engine, s), run_to_end(method, sandbox.serial(method), sandbox))
     assert not engine.failed
 
 
-def test_spawned_workers_agree_with_forked_ones(lab, monkeypatch):
+def test_spawned_workers_agree_with_forked_ones(sandbox, monkeypatch):
     """Where a fork is not to be had, workers are spawned.
 
     The data move to shared memory, the result stays.
     """
     method = Scaffold(rounds=2, per_round=4)
-    want = run_to_end(method, lab.workers(method), lab)
+    want = run_to_end(method, sandbox.workers(method), sandbox)
     monkeypatch.setattr("sys.platform", "elsewhere")
-    assert same(want, run_to_end(method, lab.workers(method), lab))
+    assert same(want, run_to_end(method, sandbox.workers(method), sandbox))
 
 
 def test_evaluation_leaves_the_data_as_they_are():

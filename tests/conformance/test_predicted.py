@@ -4,18 +4,18 @@ import math
 from dataclasses import fields, replace
 
 import pytest
-from lab import SEED, small
+from sandbox import SEED, small
 
 from tacit import privacy
 from tacit.core import BadInput
+from tacit.experiment.conduct import Plan, calibrated
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.drive import drive
+from tacit.experiment.forecast import predicted
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import ALONE, DAFL
 from tacit.methods.gfl import GFL
-from tacit.run.conduct import Plan, calibrated
-from tacit.run.cost import predicted
-from tacit.run.drive import drive
-from tacit.run.experiment import Experiment, Setting
 from tacit.synthesis.source import Source
 
 DELTA = 1e-5
@@ -72,24 +72,24 @@ def epsilon(ledger, method):
     return privacy.epsilon(ledger, unit=unit, observer=observer, delta=DELTA)
 
 
-def told_and_spent(method, lab):
+def told_and_spent(method, sandbox):
     """Return the epsilon that is predicted and that of a run."""
-    federation = lab.world(method, lab.folder).federation
+    federation = sandbox.world(method, sandbox.folder).federation
     method = calibrated(method, federation.sizes(), DELTA, SEED)
     experiment = Experiment(method, Setting(seed=SEED, delta=DELTA))
-    told = predicted(experiment, Plan(experiment, federation, lab.model, "cpu"))
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    told = predicted(experiment, Plan(experiment, federation, sandbox.model, "cpu"))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     return epsilon(told, method), epsilon(engine.ledger, method)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [named(name, kind) for name in METHODS for kind in variants(name)]
 )
-def test_what_is_predicted_is_what_is_spent(name, kind, lab, monkeypatch):
+def test_what_is_predicted_is_what_is_spent(name, kind, sandbox, monkeypatch):
     if kind.get("mode") == "paper":
         monkeypatch.setattr(Source, "kind", "moments")  # the papers' GAN needs images
-    told, spent = told_and_spent(replace(small(name), **kind), lab)
+    told, spent = told_and_spent(replace(small(name), **kind), sandbox)
     # with a pool a client has more examples, how many is not known before
     if "dp-sgd" in kind.values():
         assert 0.5 * told < spent <= told * (1 + 1e-9)
@@ -105,9 +105,9 @@ WORDS = {"ldp_fl": "ldp_fl:mode=update", "cuag": "cuag:unit=client"}
 
 @pytest.mark.parametrize("main", ["synthetic", "open"])
 @pytest.mark.parametrize("name", AFTER_A_POOL)
-def test_a_pool_and_a_main_phase_cost_what_is_predicted(name, main, lab):
+def test_a_pool_and_a_main_phase_cost_what_is_predicted(name, main, sandbox):
     told, spent = told_and_spent(
-        DAFL(gamma=1.0, method=WORDS.get(name, name), main=main, rounds=1), lab
+        DAFL(gamma=1.0, method=WORDS.get(name, name), main=main, rounds=1), sandbox
     )
     assert spent == pytest.approx(told, rel=1e-6)
 

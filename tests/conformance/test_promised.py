@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from lab import small
+from sandbox import small
 
 from tacit import privacy
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.run.drive import drive
 
 DELTA = 1e-5
 WHOLE = SGD(batch=100)  # all examples in every step, so that no accountant takes long
@@ -33,10 +33,10 @@ KINDS = {
 }
 
 
-def spent(method, lab):
+def spent(method, sandbox):
     """Return the epsilon of a run, for the unit and the observer that the method speaks of."""
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     unit, observer = method.protects
     how = getattr(method, "relation", "zero-out")
     return privacy.epsilon(
@@ -45,12 +45,12 @@ def spent(method, lab):
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=[k.replace(" ", "-") for k in KINDS])
-def test_a_method_spends_what_it_promises(name, kind, lab, one_thread):
+def test_a_method_spends_what_it_promises(name, kind, sandbox, one_thread):
     """Everybody is in every round: who is in fewer may spend less, nobody more."""
     method = replace(small(name.partition(" ")[0]), **kind, epsilon=3.0)
     if "per_round" in method.__dataclass_fields__:
         method = replace(method, per_round=0)
-    assert 0.99 * 3.0 < spent(method, lab) <= 3.0 * (1 + 1e-6)
+    assert 0.99 * 3.0 < spent(method, sandbox) <= 3.0 * (1 + 1e-6)
 
 
 def test_no_method_that_takes_an_epsilon_is_left_out():

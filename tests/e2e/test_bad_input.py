@@ -18,7 +18,7 @@ import torch
 import tacit
 from tacit.cli.main import call
 from tacit.data.files import FILES
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 Refused = Callable[..., str]
 SERIAL = ["--workers", "0"]  # no processes: faster, and one less thing that can differ

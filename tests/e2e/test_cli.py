@@ -14,7 +14,7 @@ import pytest
 
 from tacit.cli import runs
 from tacit.cli.main import COMMANDS, call
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 Printed = Callable[..., str]
 SERIAL = ["--workers", "0"]
@@ -299,7 +299,7 @@ def test_a_pipe_that_breaks_elsewhere_is_told(
     def broken(args: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("tacit.cli.shows.methods", broken)
+    monkeypatch.setattr("tacit.cli.listings.methods", broken)
     assert call(["methods"]) == 2
     assert capsys.readouterr().err == "tacit: methods: Broken pipe\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import call
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

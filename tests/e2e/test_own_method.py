@@ -16,8 +16,8 @@ import tacit
 from tacit.cli.main import call
 from tacit.codec import pack, same, unpack
 from tacit.core import BadInput, own_code
-from tacit.methods.words import as_method, method_class
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
+from tacit.methods.spec import as_method, method_class
 from tacit.testing.checks import run_to_end
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_own_method.py"
@@ -120,14 +120,14 @@ def test_a_killed_run_goes_on_from_another_folder_to_the_same_bits(alone, tmp_pa
     assert ledgers[0] == ledgers[1]
 
 
-def test_spawned_workers_find_it(own, lab, monkeypatch):
+def test_spawned_workers_find_it(own, sandbox, monkeypatch):
     shutil.copy(EXAMPLE, own / "own_spawned.py")
     method = method_class(f"{own}/own_spawned.py:FedAdam")(rounds=2, per_round=4)
-    want = run_to_end(method, lab.serial(method), lab)
+    want = run_to_end(method, sandbox.serial(method), sandbox)
     monkeypatch.setattr("sys.platform", "elsewhere")
-    workers = lab.workers(method)
+    workers = sandbox.workers(method)
     assert not workers.fork
-    assert same(want, run_to_end(method, workers, lab))
+    assert same(want, run_to_end(method, workers, sandbox))
 
 
 def test_an_installed_method_is_found_by_its_entry_point(own):

@@ -12,12 +12,12 @@ import tacit
 from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BudgetReached
-from tacit.methods.words import method_from_spec
+from tacit.experiment.conduct import resume
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.forecast import predicted
+from tacit.experiment.rundir import RunDir
+from tacit.methods.spec import method_from_spec
 from tacit.privacy import show_epsilon
-from tacit.run.conduct import resume
-from tacit.run.cost import predicted
-from tacit.run.experiment import Experiment, Setting
-from tacit.run.rundir import RunDir
 
 QUICK = {"clients": 5, "workers": 2, "noise": "seeded"}
 

@@ -11,7 +11,7 @@ import pytest
 from tacit import privacy
 from tacit.cli.main import call
 from tacit.data import load
-from tacit.run.synth import synthesise
+from tacit.experiment.synth import synthesise
 from tacit.synthesis.source import Source
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 from hospitals import free_port
-from lab import SEED, federation
+from sandbox import SEED, federation
 
 from tacit import privacy
 from tacit.apps import cluster
-from tacit.apps.gate import Gate
-from tacit.apps.serve import Terms, draw_sample_seed, read_sample_seed
+from tacit.apps.coordinator import Terms, draw_sample_seed, read_sample_seed
+from tacit.apps.gateway import Gate
 from tacit.apps.site import Refused, Site
 from tacit.cli.sites import _try_model
 from tacit.codec import pack, unpack
@@ -37,10 +37,15 @@ from tacit.core import (
     params_of,
 )
 from tacit.core.own_code import load
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
 from tacit.engines.node import Answer, Head, Refusal, sample_rng
 from tacit.engines.store import read_ledger
+from tacit.experiment.conduct import Plan
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.evaluate import score
+from tacit.experiment.rundir import RunDir
+from tacit.experiment.sites import AtSites, agreed, summary, tally, tally_own
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg, Update, train
@@ -51,11 +56,6 @@ from tacit.methods.local import Local
 from tacit.methods.pfldyn import PFLDyn
 from tacit.methods.scaffold import train as scaffold_train
 from tacit.models import build
-from tacit.run.conduct import Plan
-from tacit.run.evaluate import score
-from tacit.run.experiment import Experiment, Setting
-from tacit.run.rundir import RunDir
-from tacit.run.sites import AtSites, agreed, summary, tally, tally_own
 
 RUN = "0123456789abcdef"
 CHARTER = Charter(RUN, 3, SEED, "mlp", (4,), 3, 1e-5)
@@ -387,7 +387,7 @@ def test_noisy_reports_can_be_added_up():
 
 
 def Tally_(right, wrong):
-    from tacit.run.sites import Tally
+    from tacit.experiment.sites import Tally
 
     return Tally(right, wrong, None)
 

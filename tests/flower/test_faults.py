@@ -10,12 +10,12 @@ import torch
 from hospitals import NAMES, wait_for
 
 from tacit import codec
-from tacit.apps.serve import read_sample_seed
+from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Fixed, mean
 from tacit.engines.node import sample_rng
 from tacit.engines.store import read_ledger
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]
 

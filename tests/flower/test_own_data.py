@@ -6,12 +6,12 @@ import pytest
 from hospitals import NAMES
 
 from tacit import privacy
-from tacit.apps import fleet
+from tacit.apps import connection
 from tacit.apps.site import Site
 from tacit.cli.main import call
 from tacit.core import BadInput
 from tacit.data import load
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 RARE = 7  # the only patient with a rare disease
 
@@ -23,7 +23,7 @@ def offline(monkeypatch, tmp_path):
     def connect(*args):
         raise AssertionError("the site tried to connect")
 
-    monkeypatch.setattr(fleet, "Fleet", connect)
+    monkeypatch.setattr(connection, "Fleet", connect)
     monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
     monkeypatch.chdir(tmp_path)
 

@@ -13,13 +13,13 @@ from hospitals import alive, free_port, wait_for
 
 from tacit import data
 from tacit.apps import keys
-from tacit.apps.serve import read_sample_seed
+from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Poisson
 from tacit.data.federated import federate
 from tacit.engines.node import sample_rng
+from tacit.experiment.rundir import RunDir
 from tacit.methods import METHODS
-from tacit.run.rundir import RunDir
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 MORE = {"dafl", "moments", "cuag", "dp_scaffold", "fedmix"}

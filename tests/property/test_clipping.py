@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lab import Server, a_client
+from sandbox import Server, a_client
 from torch import nn
 
 from tacit.core import BadInput, Everyone, Params, Replies
@@ -17,7 +17,7 @@ from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local import prototypes as prototype_room
 from tacit.local.prototypes import Private, on_sphere, private_prototypes
-from tacit.methods.words import method_from_spec
+from tacit.methods.spec import method_from_spec
 from tacit.models import build
 from tacit.privacy.layers import LayerBounds
 from tacit.privacy.mechanisms import AdaptiveClip, PrivateSteps, clip_rows, gaussian_mean

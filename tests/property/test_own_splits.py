@@ -14,7 +14,7 @@ from scipy.stats import chi2_contingency, chisquare
 from tacit.core import BadInput
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation, federate
-from tacit.data.partition import SCHEMES, Split, clients_of, split
+from tacit.data.splits import SCHEMES, Split, clients_of, split
 
 quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 record = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3))  # many are alike

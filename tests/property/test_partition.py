@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.core.errors import BadInput
-from tacit.data.partition import SCHEMES, Split, clients_of, split
+from tacit.data.splits import SCHEMES, Split, clients_of, split
 
 quick = settings(max_examples=80, deadline=None)
 seeds = st.integers(0, 2**40)

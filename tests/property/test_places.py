@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from tacit.core import BadInput
 from tacit.data import from_torch
 from tacit.data.examples import Dataset, Examples
-from tacit.data.own import load_own
+from tacit.data.user_data import load_own
 
 few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 quick = settings(few, max_examples=40)

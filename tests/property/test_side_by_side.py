@@ -6,7 +6,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.cli.costs import cost_table
+from tacit.cli.method_cost import cost_table
 from tacit.core import (
     FEDERATION,
     Gaussian,
@@ -18,9 +18,9 @@ from tacit.core import (
     Release,
     Sampling,
 )
+from tacit.experiment.compare import Row
 from tacit.privacy import OBSERVERS, overview
 from tacit.report.tables import comparison_table
-from tacit.run.compare import Row
 
 DELTA = 1e-5
 scale = st.sampled_from([0.7, 1.0, 2.5, 40.0])

@@ -50,9 +50,9 @@ from tacit.core import (
 )
 from tacit.data.federated import Federation
 from tacit.engines.node import Engine, Fault, Serial, World, no_fault
+from tacit.experiment.drive import drive
 from tacit.privacy import mechanisms, noise
 from tacit.privacy.noise import FromSeed, Source
-from tacit.run.drive import drive
 
 Array = np.ndarray[Any, Any]
 HAIR = 2e-3  # by which a shift may pass its bound: rounding, and noise scales that are estimated

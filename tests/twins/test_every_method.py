@@ -7,7 +7,7 @@ that everything is cut, and a record of each client that has twins is far from a
 from dataclasses import replace
 
 import pytest
-from lab import SEED, Lab
+from sandbox import SEED, Sandbox
 from twins import worlds
 from twins.harness import check
 from twins.worlds import client_away, client_other, record_gone, record_other
@@ -17,9 +17,9 @@ from tacit.engines.node import World
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.methods.words import method_from_spec
+from tacit.methods.spec import method_from_spec
 from tacit.models import build
-from tacit.synthesis import heads
+from tacit.synthesis import classifiers
 from tacit.synthesis.gan import GANSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,15 +124,15 @@ def named(rows):
 @pytest.fixture(autouse=True)
 def quick_heads(monkeypatch):
     """Heads that are trained on the server, which is post-processing, need not be good."""
-    monkeypatch.setattr(heads, "EPOCHS", 1)
+    monkeypatch.setattr(classifiers, "EPOCHS", 1)
 
 
 @pytest.mark.parametrize(("word", "settings", "twins"), named(VARIANTS))
 def test_one_record_or_one_client_is_covered(word, settings, twins, tmp_path):
-    method, lab = as_method(word, settings), Lab(tmp_path)
+    method, sandbox = as_method(word, settings), Sandbox(tmp_path)
     federation = worlds.tiny().pooled() if word.startswith("centralised") else worlds.tiny()
     wild = worlds.wild(federation, *sorted({twin.client for twin in twins}))
-    report = check(method, World(wild, lab.model, SEED, tmp_path), lab.x0, twins)
+    report = check(method, World(wild, sandbox.model, SEED, tmp_path), sandbox.x0, twins)
     assert report, "\n".join(report.findings)
     idle = [what for what, share in report.needed.items() if share < 0.3]
     assert not idle, "the twins hardly differ there, so nothing was tested"

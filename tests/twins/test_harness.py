@@ -1,7 +1,7 @@
 """The harness finds what methods with a leak give away, and says where."""
 
 import pytest
-from lab import SEED, Lab
+from sandbox import SEED, Sandbox
 from twins import worlds
 from twins.harness import check
 from twins.worlds import client_away, record_gone
@@ -18,9 +18,9 @@ STEPS = SGD(lr=0.5, batch=8, clip=0.2, z=0.9)
 
 
 def examined(method, twin, folder, **world):
-    lab = Lab(folder)
+    sandbox = Sandbox(folder)
     wild = worlds.wild(worlds.tiny(), "5")
-    return check(method, World(wild, lab.model, SEED, folder, **world), lab.x0, [twin])
+    return check(method, World(wild, sandbox.model, SEED, folder, **world), sandbox.x0, [twin])
 
 
 @task

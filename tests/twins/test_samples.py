@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
-from lab import SEED, Lab, Server, small
+from sandbox import SEED, Sandbox, Server, small
 from twins.harness import values_of
 from twins.sampling import p_value
 from twins.worlds import pictures
@@ -17,8 +17,9 @@ from twins.worlds import pictures
 from tacit.core import Everyone, Fixed, Params, Poisson, Replies, Sampling, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation, LocalData
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.node import Serial, World
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes, Private
 from tacit.local.sgd import SGD
 from tacit.methods.cl_fl import CLFL
@@ -27,7 +28,6 @@ from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg
 from tacit.models import build
 from tacit.privacy.mechanisms import PrivateSteps
-from tacit.run.drive import drive
 from tacit.synthesis import gan as gan_module
 from tacit.synthesis.gan import GAN
 
@@ -197,9 +197,9 @@ def rounds_of(line):
 
 def test_turns_are_paid_for_one_by_one(tmp_path):
     """KD-DPFL deals out turns: nobody's line has more or fewer rounds than it was asked in."""
-    lab, asked = Lab(tmp_path), {}
+    sandbox, asked = Sandbox(tmp_path), {}
     method = replace(small("kd_dpfl", rounds=5), per_round=3, sgd=SGD(batch=100))
-    engine = lab.serial(method)
+    engine = sandbox.serial(method)
     exchange = engine.exchange
 
     def note(kind, call, heads):
@@ -209,7 +209,7 @@ def test_turns_are_paid_for_one_by_one(tmp_path):
         return exchange(kind, call, heads)
 
     engine.exchange = note
-    drive(method, engine, method.init(lab.x0))
+    drive(method, engine, method.init(sandbox.x0))
     steps = [line for line in engine.ledger if line.what == "kd_dpfl.train dp-sgd"]
     assert {line.owner: rounds_of(line) for line in steps} == asked
     assert sum(map(len, asked.values())) == 2 * 5

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from lab import federation as tiny
+from sandbox import federation as tiny
 from twins.harness import Twin, values_of
 
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation, LocalData
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 
 
 @dataclass(frozen=True)

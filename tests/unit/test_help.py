@@ -18,10 +18,10 @@ from tacit.cli.flags import _flags as all_flags
 from tacit.cli.main import call
 from tacit.cli.runs import _augment_flags, run_flags
 from tacit.core import BadInput
+from tacit.experiment import conduct
+from tacit.experiment.conduct import Plan
+from tacit.experiment.config import Experiment
 from tacit.methods import METHODS
-from tacit.run import conduct
-from tacit.run.conduct import Plan
-from tacit.run.experiment import Experiment
 
 FLAGS_OF = {
     **{f"run {name}": ("--rounds",) for name in METHODS if name != "moments"},

@@ -10,8 +10,8 @@ from tacit import codec
 from tacit.core import BadInput, own_code
 from tacit.data import load
 from tacit.data.federated import federate
+from tacit.experiment.rundir import RunDir
 from tacit.models import build
-from tacit.run.rundir import RunDir
 
 MINE = """
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from dataclasses import dataclass
 from torch import nn
 from tacit.data import Dataset, Examples
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 
 @dataclass(frozen=True)
 class Note:

@@ -17,7 +17,7 @@ import torch
 import tacit
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.words import method_class
+from tacit.methods.spec import method_class
 from tacit.testing import Failed, Report, check_method, examined, findings
 from tacit.testing.sources import SOURCES, Watch, disturbed
 

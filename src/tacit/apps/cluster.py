@@ -26,11 +26,11 @@ from tacit.codec import unpack
 from tacit.core import ClientId, TooFewReplies
 from tacit.engines.flower import Charter, Sites, letter, opened, packed, post
 from tacit.engines.node import Engine, Head, Serial, World
-from tacit.methods.words import validated
-from tacit.run.conduct import Nobody, Plan, conduct
-from tacit.run.evaluate import evaluate
-from tacit.run.experiment import Experiment, read_experiment
-from tacit.run.rundir import RunDir
+from tacit.experiment.conduct import Nobody, Plan, conduct
+from tacit.experiment.config import Experiment, read_experiment
+from tacit.experiment.evaluate import evaluate
+from tacit.experiment.rundir import RunDir
+from tacit.methods.spec import validated
 
 LIMIT = 1 << 40  # nobody is a stranger here
 client = ClientApp()
@@ -131,7 +131,7 @@ def simulate(file: Path, /, out: Path, cpus: float = 1.0, address: str = "") -> 
         cpus: processors for each client that runs
         address: of a Ray cluster that is there already, such as auto; default: one on this machine
     """
-    from tacit.apps.link import QUIET
+    from tacit.apps.superlink import QUIET
 
     os.environ.update(QUIET)
     from flwr.simulation import run_simulation

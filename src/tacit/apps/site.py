@@ -40,15 +40,15 @@ from tacit.core import (
     params_of,
 )
 from tacit.data.examples import Dataset
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
 from tacit.engines.node import Answer, Head, Refusal, World, charge_failure, check_finite
 from tacit.engines.store import ClientStore, read_ledger
-from tacit.methods.words import validated
+from tacit.experiment.sites import Tally, holding, tally_own
+from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
-from tacit.run.sites import Tally, holding, tally_own
 
 log = logging.getLogger("tacit.site")
 

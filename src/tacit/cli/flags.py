@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_
 import tyro
 from tyro import _errors as tyro_errors
 
-from tacit.cli.helps import for_help
+from tacit.cli.help_groups import for_help
 from tacit.core import BadInput
 
 T = TypeVar("T")

@@ -35,10 +35,13 @@ COMMANDS = {
         "tacit.cli.synths:synth",
         "a private synthetic copy of a data set, with a certificate",
     ),
-    "methods": ("tacit.cli.shows:methods", "list the methods and the networks"),
-    "data": ("tacit.cli.shows:data", "list, get or check data sets"),
-    "split": ("tacit.cli.shows:split", "draw who holds what"),
-    "doctor": ("tacit.cli.shows:doctor", "check this machine: processors, libraries, data, disk"),
+    "methods": ("tacit.cli.listings:methods", "list the methods and the networks"),
+    "data": ("tacit.cli.listings:data", "list, get or check data sets"),
+    "split": ("tacit.cli.listings:split", "draw who holds what"),
+    "doctor": (
+        "tacit.cli.listings:doctor",
+        "check this machine: processors, libraries, data, disk",
+    ),
 }
 
 HELP = """tacit: private federated learning on non-IID data, with a privacy figure you can trust

@@ -57,7 +57,9 @@ def privacy_command(args: Sequence[str]) -> None:
             )
         )
     else:
-        from tacit.cli.costs import method_cost  # a method needs torch and the data; figures do not
+        from tacit.cli.method_cost import (
+            method_cost,  # a method needs torch and the data; figures do not
+        )
 
         method_cost(args[0], args[1:])
 

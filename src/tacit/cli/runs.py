@@ -15,16 +15,8 @@ from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import Method, TacitError
-from tacit.local.sgd import SGD
-from tacit.methods import METHODS
-from tacit.methods.dafl import Augment
-from tacit.methods.words import label_of, method_class, name_of, parted, spec_of
-from tacit.privacy import show_epsilon
-from tacit.report.conclusions import guarantee
-from tacit.report.pictures import draw_accuracy
-from tacit.report.tables import comparison_table
-from tacit.run import conduct
-from tacit.run.compare import (
+from tacit.experiment import conduct
+from tacit.experiment.compare import (
     FILE,
     Compared,
     Comparison,
@@ -34,11 +26,19 @@ from tacit.run.compare import (
     resume_comparison,
     start_comparison,
 )
-from tacit.run.conduct import Run
-from tacit.run.experiment import Experiment, Setting, read_experiment
-from tacit.run.rundir import RunDir
-from tacit.run.shared import with_common
-from tacit.run.sweep import FILE as SWEEP
+from tacit.experiment.conduct import Run
+from tacit.experiment.config import Experiment, Setting, read_experiment
+from tacit.experiment.rundir import RunDir
+from tacit.experiment.shared_options import with_common
+from tacit.experiment.sweep import FILE as SWEEP
+from tacit.local.sgd import SGD
+from tacit.methods import METHODS
+from tacit.methods.dafl import Augment
+from tacit.methods.spec import label_of, method_class, name_of, parted, spec_of
+from tacit.privacy import show_epsilon
+from tacit.report.conclusions import guarantee
+from tacit.report.pictures import draw_accuracy
+from tacit.report.tables import comparison_table
 from tacit.synthesis.source import Source
 
 RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml [options]

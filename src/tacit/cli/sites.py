@@ -111,13 +111,13 @@ def serve(args: Sequence[str]) -> None:
     check_number("deadline", given.deadline, above=0)
     check_number("max_message", given.max_message, at_least=1)
     _quiet()
-    from tacit.apps.serve import Terms, go_on
-    from tacit.apps.serve import serve as start
+    from tacit.apps.coordinator import Terms, go_on
+    from tacit.apps.coordinator import serve as start
     from tacit.cli.progress import watcher
     from tacit.cli.runs import conclude, telling_if_stopped
-    from tacit.methods.words import name_of
-    from tacit.run.experiment import read_experiment
-    from tacit.run.rundir import RunDir
+    from tacit.experiment.config import read_experiment
+    from tacit.experiment.rundir import RunDir
+    from tacit.methods.spec import name_of
 
     limit = given.max_message << 20
     terms = Terms(
@@ -203,11 +203,11 @@ def join(args: Sequence[str]) -> None:
     _quiet()
     import torch
 
-    from tacit.apps.fleet import Fleet
+    from tacit.apps.connection import Fleet
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.site import Site
-    from tacit.methods.words import method_class
-    from tacit.run.rundir import RunDir
+    from tacit.experiment.rundir import RunDir
+    from tacit.methods.spec import method_class
 
     check_name(given.name)
     if given.method is not None:
@@ -258,9 +258,9 @@ def _try_model(name: str | None, dataset: Dataset) -> None:
 
 def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     """Return the site's data set and, in a rehearsal, the part of it that is its own."""
-    from tacit.cli.stated import load_stated
+    from tacit.cli.stated_classes import load_stated
     from tacit.data.federated import federate
-    from tacit.run.sites import part_of
+    from tacit.experiment.sites import part_of
 
     dataset = load_stated(given.data, given.classes)
     if not given.part:

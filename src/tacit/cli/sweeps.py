@@ -13,14 +13,14 @@ from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.cli.runs import CompareFlags, common, first_line, resumable, run_flags, write_table
 from tacit.core import BadInput
+from tacit.experiment.compare import check_any_finished
+from tacit.experiment.config import Experiment
+from tacit.experiment.shared_options import with_common
+from tacit.experiment.sweep import Sweep, Swept, over_from, raw_method, resume_sweep, start_sweep
 from tacit.methods import METHODS
-from tacit.methods.words import method_from_spec
+from tacit.methods.spec import method_from_spec
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import sweep_table
-from tacit.run.compare import check_any_finished
-from tacit.run.experiment import Experiment
-from tacit.run.shared import with_common
-from tacit.run.sweep import Sweep, Swept, over_from, raw_method, resume_sweep, start_sweep
 
 HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over FIELD=...] [--repeats N] [options]
 

@@ -12,12 +12,12 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
-from tacit.cli.stated import load_stated
+from tacit.cli.stated_classes import load_stated
 from tacit.core import BadInput, check_number
+from tacit.experiment.rundir import free_folder
+from tacit.experiment.synth import save, synthesise
 from tacit.privacy import show_epsilon
 from tacit.report.pictures import draw_sheet
-from tacit.run.rundir import free_folder
-from tacit.run.synth import save, synthesise
 from tacit.synthesis.gan import GANSettings
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.source import Source

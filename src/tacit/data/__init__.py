@@ -12,7 +12,7 @@ from tacit.core.own_code import is_code
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Stated, told
 from tacit.data.official import KNOWN, load_official
-from tacit.data.own import from_torch, load_own, split_column
+from tacit.data.user_data import from_torch, load_own, split_column
 
 __all__ = [
     "KNOWN",

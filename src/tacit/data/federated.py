@@ -14,8 +14,8 @@ from torch import Tensor
 from tacit.core import BadInput, ClientId, seed_for
 from tacit.core.own_code import load
 from tacit.data.examples import Dataset, Examples, Pool
-from tacit.data.partition import Split, is_own_split, split
 from tacit.data.places import Keys, keys, places
+from tacit.data.splits import Split, is_own_split, split
 
 
 @dataclass(frozen=True)

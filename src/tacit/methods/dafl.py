@@ -132,7 +132,7 @@ class DAFL(Augment, Method):
     @property
     def inner(self) -> Method:
         """The method of the main phase, with these rounds and this local training."""
-        from tacit.methods.words import method_from_spec  # it knows this class
+        from tacit.methods.spec import method_from_spec  # it knows this class
 
         inner = method_from_spec(self.method)
         ours = {name: getattr(self, name) for name in ("rounds", "per_round", "sgd")}

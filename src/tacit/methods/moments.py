@@ -38,8 +38,8 @@ from tacit.data.examples import Examples
 from tacit.local.sgd import scores as all_scores
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
+from tacit.synthesis.classifiers import HIDDEN, linear, quadratic, scores, trained
 from tacit.synthesis.features import choose, encoder
-from tacit.synthesis.heads import HIDDEN, linear, quadratic, scores, trained
 from tacit.synthesis.moments import Terms, encoded, lines, plain, pooled, release
 
 ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies

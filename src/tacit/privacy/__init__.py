@@ -17,7 +17,7 @@ from tacit.privacy.bounds import rdp_epsilon
 from tacit.privacy.calibrate import noise_for, rate_for, rdp_spend, spend, spent, steps_for
 from tacit.privacy.gdp import gdp_epsilon, gdp_mu
 from tacit.privacy.reasons import reason
-from tacit.privacy.shown import rounded_down, rounded_up, show_epsilon
+from tacit.privacy.rounding import rounded_down, rounded_up, show_epsilon
 
 if TYPE_CHECKING:
     from tacit.privacy.checks import check_network

@@ -32,7 +32,7 @@ from tacit.core import (
 from tacit.privacy.bill import Bill, Costs, Part, countable, finite, twice
 from tacit.privacy.bounds import rdp_epsilon, renyi_epsilon, unsampled_epsilon
 from tacit.privacy.pld import grids
-from tacit.privacy.shown import show_epsilon
+from tacit.privacy.rounding import show_epsilon
 
 UNITS: tuple[Unit, ...] = ("example", "client")
 OBSERVERS: tuple[Observer, ...] = ("server", "clients", "public")

@@ -26,7 +26,7 @@ from scipy import special
 
 from tacit.core.errors import BadInput, check_number
 from tacit.privacy.gdp import gdp_epsilon
-from tacit.privacy.shown import rounded_down, show_epsilon
+from tacit.privacy.rounding import rounded_down, show_epsilon
 
 Array = npt.NDArray[np.float64]
 # (canary present, run) -> its score, or several scores

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tacit.core import Ledger, NonPrivate, Nothing, Observer, Release, Unit
 from tacit.privacy.accounting import bill, bills, most_spent, ruins, visible
 from tacit.privacy.bill import finite
-from tacit.privacy.shown import rounded_down, rounded_up
+from tacit.privacy.rounding import rounded_down, rounded_up
 
 MOST = 300  # characters of a reason
 NAME = 40  # and of a client's name in it

@@ -15,9 +15,9 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tacit.run.compare import Row
-    from tacit.run.conduct import Run
-    from tacit.run.sweep import Point
+    from tacit.experiment.compare import Row
+    from tacit.experiment.conduct import Run
+    from tacit.experiment.sweep import Point
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ import numpy as np
 from tacit.privacy import show_epsilon
 
 if TYPE_CHECKING:
-    from tacit.run.compare import Row
-    from tacit.run.sweep import Point
+    from tacit.experiment.compare import Row
+    from tacit.experiment.sweep import Point
 
 
 def comparison_table(rows: Sequence[Row]) -> str:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from tacit.core import Method, TacitError, rng_for
 from tacit.engines.node import one_thread
-from tacit.methods.words import as_method, label_of, name_of
+from tacit.methods.spec import as_method, label_of, name_of
 from tacit.testing import checks
 from tacit.testing.claims import claims_hold, ready
 from tacit.testing.memory import modules_of
 from tacit.testing.settings import settings_survive, unexplained
-from tacit.testing.world import Lab
+from tacit.testing.world import Sandbox
 
 __all__ = ["Failed", "Report", "check_method", "findings"]
 
 ROUNDS, PER_ROUND = 3, 4  # of the runs: few, and not everybody in each
-Check = Callable[[Lab, Method], list[str]]
+Check = Callable[[Sandbox, Method], list[str]]
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,24 @@ def examined(method: Method | str, *, quick: bool = True) -> Report:
     except TacitError as e:
         return Report(str(method) if isinstance(method, str) else type(method).__name__, (str(e),))
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        lab = Lab(Path(folder) / "lab")
+        sandbox = Sandbox(Path(folder) / "sandbox")
         try:
-            found = list(_all(lab, given, quick))
+            found = list(_all(sandbox, given, quick))
         finally:
-            lab.close()
+            sandbox.close()
     return Report(label_of(name_of(given)), tuple(found), tuple(unexplained(given)))
 
 
-def _all(lab: Lab, given: Method, quick: bool) -> Iterator[str]:
+def _all(sandbox: Sandbox, given: Method, quick: bool) -> Iterator[str]:
     """Yield the findings; what another one explains is not looked for."""
     yield from settings_survive(small(given))
     try:
-        method = ready(lab, small(given))
+        method = ready(sandbox, small(given))
     except Exception as e:  # it is the user's code: anything can happen
         yield f"cannot be made ready: {said(e, given)}"
         return
     for stage in _stages(quick):
-        found = dict.fromkeys(line for check in stage for line in _tried(check, lab, method))
+        found = dict.fromkeys(line for check in stage for line in _tried(check, sandbox, method))
         yield from found
         if found:
             return  # runs that fail, or that differ by themselves, cannot be compared
@@ -119,20 +119,20 @@ def _stages(quick: bool) -> list[list[Check]]:
     ]
 
 
-def _resumes(lab: Lab, method: Method, deaths: tuple[bool, ...]) -> list[str]:
+def _resumes(sandbox: Sandbox, method: Method, deaths: tuple[bool, ...]) -> list[str]:
     """Cut a run after each of its rounds; one finding is enough."""
     ways = itertools.product(range(method.rounds + 1), deaths)
-    found = (checks.resume_is_invisible(lab, method, *way) for way in ways)
+    found = (checks.resume_is_invisible(sandbox, method, *way) for way in ways)
     return next(filter(None, found), [])
 
 
-def _loses(lab: Lab, method: Method, tables: int) -> list[str]:
+def _loses(sandbox: Sandbox, method: Method, tables: int) -> list[str]:
     """Lose one reply or a few; one finding is enough."""
-    asked = list(dict.fromkeys(checks.asked_of(method, lab.serial(method), lab)))
+    asked = list(dict.fromkeys(checks.asked_of(method, sandbox.serial(method), sandbox)))
     rng = rng_for("tacit.testing", "lost")
     sizes = (min(1 + k % 3, len(asked)) for k in range(tables))
     drawn = ([asked[i] for i in rng.choice(len(asked), n, replace=False)] for n in sizes)
-    found = (checks.lost_is_never_done(lab, method, dict.fromkeys(t, "lost")) for t in drawn)
+    found = (checks.lost_is_never_done(sandbox, method, dict.fromkeys(t, "lost")) for t in drawn)
     return next(filter(None, found), [])
 
 
@@ -159,9 +159,9 @@ def said(e: Exception, method: Method) -> str:
     return f"{type(e).__name__}: {words} ({Path(near[-1].filename).name}:{near[-1].lineno})"
 
 
-def _tried(check: Check, lab: Lab, method: Method) -> list[str]:
+def _tried(check: Check, sandbox: Sandbox, method: Method) -> list[str]:
     """Return what a check finds; a run that fails is a finding, never a traceback."""
     try:
-        return check(lab, method)
+        return check(sandbox, method)
     except Exception as e:
         return [f"fails: {said(e, method)}"]

@@ -10,11 +10,11 @@ from typing import Any
 from tacit.codec import pack, same, unpack
 from tacit.core import Ledger, Method, Params, TooFewReplies
 from tacit.engines.node import Engine, Fault, no_fault
-from tacit.run.drive import drive
-from tacit.run.evaluate import evaluate
+from tacit.experiment.drive import drive
+from tacit.experiment.evaluate import evaluate
 from tacit.testing.memory import Memory, attributes, modules_of, rebuilt
 from tacit.testing.sources import SOURCES, UNSEEDED, Watch, disturbed
-from tacit.testing.world import Lab
+from tacit.testing.world import Sandbox
 
 Faults = Mapping[tuple[str, int], str]  # by client and round: "crash", "lost" or "die"
 HINT = "draw from me.rng in a task, from cohort.rng(...) at the server"
@@ -62,9 +62,9 @@ def steps(
         memory.forget()
 
 
-def run_to_end(method: Method, engine: Engine, lab: Lab) -> Any:
+def run_to_end(method: Method, engine: Engine, sandbox: Sandbox) -> Any:
     """Return the last state of a run."""
-    return last(steps(method, engine, s := rebuilt(method).init(lab.x0)), s)
+    return last(steps(method, engine, s := rebuilt(method).init(sandbox.x0)), s)
 
 
 def last(states: Iterator[Any], first: Any) -> Any:
@@ -94,9 +94,9 @@ def _parted(x: Any, y: Any) -> list[str]:
 # it runs at all
 
 
-def states_are_fit(lab: Lab, method: Method) -> list[str]:
+def states_are_fit(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that a first state can be saved: a dataclass with ``x`` and ``round`` that packs."""
-    s = rebuilt(method).init(lab.x0)
+    s = rebuilt(method).init(sandbox.x0)
     return unfit(s, "init() returns")
 
 
@@ -128,12 +128,12 @@ def _unpacked(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"`{name}`: comes back as something else"
 
 
-def rounds_are_kept(lab: Lab, method: Method) -> list[str]:
+def rounds_are_kept(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that run() ends after ``rounds`` rounds and yields after each of them."""
-    engine = lab.serial(method)
+    engine = sandbox.serial(method)
     memory = Memory.of(method)
     fresh = rebuilt(method)
-    first = fresh.init(lab.x0)
+    first = fresh.init(sandbox.x0)
     seen = [first]
     for s in itertools.islice(fresh.run(engine, unpack(pack(first))), most_steps(method)):
         if wrong := unfit(s, "run() yields"):
@@ -161,11 +161,11 @@ def _miscounted(rounds: list[int], wanted: int) -> list[str]:
     return ["run() yields states whose rounds go back"] if back else []
 
 
-def models_answer(lab: Lab, method: Method) -> list[str]:
+def models_answer(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that the model that a run ends with can be scored on test data."""
-    engine = lab.serial(method)
-    s = run_to_end(method, engine, lab)
-    result = evaluate(method, s, engine, lab.federation(method), 1)
+    engine = sandbox.serial(method)
+    s = run_to_end(method, engine, sandbox)
+    result = evaluate(method, s, engine, sandbox.federation(method), 1)
     if 0 <= result.accuracy <= 1:
         return []
     return [f"its accuracy is {result.accuracy}: must be between 0 and 1"]
@@ -175,40 +175,42 @@ def models_answer(lab: Lab, method: Method) -> list[str]:
 # nothing else decides
 
 
-def only_seeds_decide(lab: Lab, method: Method) -> list[str]:
+def only_seeds_decide(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that neither the wall clock nor anybody's global generator changes a run."""
     watch = Watch(modules_of(type(method)))
-    usual = _under(lab, method, watch)
-    if not first_difference(usual, _under(lab, method, watch, SOURCES)):
+    usual = _under(sandbox, method, watch)
+    if not first_difference(usual, _under(sandbox, method, watch, SOURCES)):
         return []
-    if where := first_difference(usual, _under(lab, method, watch)):
+    if where := first_difference(usual, _under(sandbox, method, watch)):
         calls = _calls(watch, UNSEEDED)
         return [f"two runs with the same seed differ {where}{calls}; {HINT}"]
-    guilty = [x for x in SOURCES if first_difference(usual, _under(lab, method, watch, [x]))]
+    guilty = [x for x in SOURCES if first_difference(usual, _under(sandbox, method, watch, [x]))]
     return [f"depends on {source}{_calls(watch, source)}; {HINT}" for source in guilty]
 
 
-def _under(lab: Lab, method: Method, watch: Watch, other: Collection[str] = ()) -> list[Any]:
+def _under(
+    sandbox: Sandbox, method: Method, watch: Watch, other: Collection[str] = ()
+) -> list[Any]:
     with disturbed(watch, other):
-        return list(steps(method, lab.serial(method), rebuilt(method).init(lab.x0)))
+        return list(steps(method, sandbox.serial(method), rebuilt(method).init(sandbox.x0)))
 
 
 def _calls(watch: Watch, source: str) -> str:
     return f": {', '.join(watch.seen[source])}" if source in watch.seen else ""
 
 
-def nothing_survives(lab: Lab, method: Method) -> list[str]:
+def nothing_survives(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that a generator that lives on gives the same run as one restarted at every step."""
     memory = Memory.of(method)
     living = rebuilt(method)
     before = attributes(living)
-    engine = lab.serial(method)
-    alive = list(itertools.islice(living.run(engine, living.init(lab.x0)), most_steps(method)))
+    engine = sandbox.serial(method)
+    alive = list(itertools.islice(living.run(engine, living.init(sandbox.x0)), most_steps(method)))
     after = attributes(living)
     moved = [name for name in after if name not in before or after[name] != before[name]]
     left = [f"attribute `self.{name}`" for name in moved]
     elsewhere = memory.changed()
-    anew = list(steps(method, lab.serial(method), living.init(lab.x0), memory=memory))
+    anew = list(steps(method, sandbox.serial(method), living.init(sandbox.x0), memory=memory))
     differs = first_difference(alive, anew)
     if differs:
         left = [*left, *elsewhere] or ["a local variable of run() that lives across a yield"]
@@ -216,12 +218,12 @@ def nothing_survives(lab: Lab, method: Method) -> list[str]:
     return [f"state that survives outside `s`: {what}{why}" for what in left]
 
 
-def engines_agree(lab: Lab, method: Method, counts: tuple[int, ...] = (2,)) -> list[str]:
+def engines_agree(sandbox: Sandbox, method: Method, counts: tuple[int, ...] = (2,)) -> list[str]:
     """Check that worker processes, however many, give the same as this one, to the bit."""
     memory = Memory.of(method)
     left: dict[str, None] = {}  # in the order in which they were found
-    serial = lab.serial(method)
-    first = rebuilt(method).init(lab.x0)
+    serial = sandbox.serial(method)
+    first = rebuilt(method).init(sandbox.x0)
 
     def look(s: Any) -> None:
         left.update(dict.fromkeys(memory.changed()))
@@ -229,9 +231,9 @@ def engines_agree(lab: Lab, method: Method, counts: tuple[int, ...] = (2,)) -> l
     want = list(steps(method, serial, first, memory=memory, on_step=look))
     found = []
     for other, count in enumerate(counts):
-        workers = lab.workers(method, count=count)
+        workers = sandbox.workers(method, count=count)
         with disturbed(Watch(()), SOURCES if other % 2 == 0 else ()):
-            got = list(steps(method, workers, rebuilt(method).init(lab.x0)))
+            got = list(steps(method, workers, rebuilt(method).init(sandbox.x0)))
         found += [f"{count} worker processes {line}" for line in _against(want, got)]
         found += _books(serial, workers, count)
     why = f"; tasks leave something behind: {', '.join(left)}" if left else ""
@@ -257,25 +259,25 @@ def _books(a: Engine, b: Engine, count: int) -> list[str]:
 # faults
 
 
-def resume_is_invisible(lab: Lab, method: Method, cut: int, server_dies: bool) -> list[str]:
+def resume_is_invisible(sandbox: Sandbox, method: Method, cut: int, server_dies: bool) -> list[str]:
     """Check that a run which stops after a step goes on as if it had not.
 
     Args:
-        lab: the small world
+        sandbox: the small world
         method: what runs
         cut: how many steps are done before
         server_dies: whether clients have done the next round already, and nobody has saved it
     """
-    whole = lab.serial(method)
-    folder = lab.fresh()
-    want = run_to_end(method, whole, lab)
-    first = lab.serial(method, folder=folder)
-    s = rebuilt(method).init(lab.x0)
+    whole = sandbox.serial(method)
+    folder = sandbox.fresh()
+    want = run_to_end(method, whole, sandbox)
+    first = sandbox.serial(method, folder=folder)
+    s = rebuilt(method).init(sandbox.x0)
     s = last(steps(method, first, s, stop_after=cut, on_step=lambda s: first.mark_saved()), s)
     snapshot = first.snapshot()
     if server_dies:
         next(steps(method, first, s, stop_after=1), None)
-    second = lab.serial(method, folder=folder)
+    second = sandbox.serial(method, folder=folder)
     second.restore(snapshot, Ledger(first.ledger))
     got = last(steps(method, second, s), s)
     when = f"a run that is resumed after {cut} steps"
@@ -284,20 +286,20 @@ def resume_is_invisible(lab: Lab, method: Method, cut: int, server_dies: bool) -
 
 
 def faulty(
-    engine_of: Callable[[Method, Fault], Engine], method: Method, lab: Lab, table: Faults
+    engine_of: Callable[[Method, Fault], Engine], method: Method, sandbox: Sandbox, table: Faults
 ) -> tuple[Any, Engine]:
     """Return the last state under faults and the engine, or None where too few replied."""
     engine = engine_of(method, lambda client, t: table.get((client, t)))
     try:
-        return run_to_end(method, engine, lab), engine
+        return run_to_end(method, engine, sandbox), engine
     except TooFewReplies:
         return None, engine
 
 
-def lost_is_never_done(lab: Lab, method: Method, table: Faults) -> list[str]:
+def lost_is_never_done(sandbox: Sandbox, method: Method, table: Faults) -> list[str]:
     """Check that a reply that did not arrive has no effect later, at the server or the client."""
-    a, _ = faulty(lab.serial, method, lab, table)
-    b, _ = faulty(lab.serial, method, lab, {place: "crash" for place in table})
+    a, _ = faulty(sandbox.serial, method, sandbox, table)
+    b, _ = faulty(sandbox.serial, method, sandbox, {place: "crash" for place in table})
     which = ", ".join(f"client {i} in round {t + 1}" for i, t in table)
     if (a is None) != (b is None):
         return [f"a lost reply decides whether enough replied ({which})"]
@@ -309,7 +311,7 @@ def lost_is_never_done(lab: Lab, method: Method, table: Faults) -> list[str]:
     ]
 
 
-def asked_of(method: Method, engine: Engine, lab: Lab) -> list[tuple[str, int]]:
+def asked_of(method: Method, engine: Engine, sandbox: Sandbox) -> list[tuple[str, int]]:
     """Run to the end and return who was asked for something, and in which round."""
     asked: list[tuple[str, int]] = []
 
@@ -318,5 +320,5 @@ def asked_of(method: Method, engine: Engine, lab: Lab) -> list[tuple[str, int]]:
         return no_fault(client, t)
 
     engine.fault = record
-    run_to_end(method, engine, lab)
+    run_to_end(method, engine, sandbox)
     return asked

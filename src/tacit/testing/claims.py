@@ -12,35 +12,35 @@ from typing import Any
 from tacit import privacy
 from tacit.core import BadInput, Ledger, Method, NonPrivate, Release, Task
 from tacit.engines.node import Engine
+from tacit.experiment.conduct import calibrated, participations
 from tacit.local.sgd import SGD
 from tacit.privacy.accounting import visible
-from tacit.run.conduct import calibrated, participations
 from tacit.testing.checks import run_to_end
-from tacit.testing.world import DELTA, SEED, Lab
+from tacit.testing.world import DELTA, SEED, Sandbox
 
 HAIR = 1e-6  # by which figures of two orders of the same sums may differ
 PRIVATE = SGD(batch=100, clip=1.0, z=1.0)  # every step sees all examples: quick to account for
 
 
-def predicted(lab: Lab, method: Method) -> Ledger:
+def predicted(sandbox: Sandbox, method: Method) -> Ledger:
     """Return what a method says beforehand that its ledger will hold."""
-    federation = lab.federation(method)
+    federation = sandbox.federation(method)
     times = participations(federation.everyone, method.per_round, method.rounds, SEED)
     return Ledger(method.releases(federation.sizes(), times, DELTA))
 
 
-def ready(lab: Lab, method: Method) -> Method:
+def ready(sandbox: Sandbox, method: Method) -> Method:
     """Return a method with the noise solved that its epsilon asks for."""
-    return calibrated(method, lab.federation(method).sizes(), DELTA, SEED)
+    return calibrated(method, sandbox.federation(method).sizes(), DELTA, SEED)
 
 
-def claims_hold(lab: Lab, method: Method) -> list[str]:
+def claims_hold(sandbox: Sandbox, method: Method) -> list[str]:
     """Check that a method which promises a finite epsilon spends no more.
 
     It promises what ``releases`` says. A method that trains by SGD without a clipping norm is also
     tried with DP-SGD, unless it refuses that.
     """
-    return [line for variant in _variants(method) for line in _overspent(lab, variant)]
+    return [line for variant in _variants(method) for line in _overspent(sandbox, variant)]
 
 
 def _variants(method: Method) -> Iterator[Method]:
@@ -55,13 +55,13 @@ def _variants(method: Method) -> Iterator[Method]:
             return
 
 
-def _overspent(lab: Lab, method: Method) -> list[str]:
-    method = ready(lab, method)
-    told = _epsilon(predicted(lab, method), method)
+def _overspent(sandbox: Sandbox, method: Method) -> list[str]:
+    method = ready(sandbox, method)
+    told = _epsilon(predicted(sandbox, method), method)
     if math.isinf(told):
         return []
-    engine = lab.serial(method)
-    run_to_end(method, engine, lab)
+    engine = sandbox.serial(method)
+    run_to_end(method, engine, sandbox)
     spent = _epsilon(engine.ledger, method)
     if spent <= told * (1 + HAIR):
         return []

@@ -10,8 +10,8 @@ from dataclasses import fields
 from tyro import _docstrings
 
 from tacit.core import Method
-from tacit.methods.words import method_from_spec, spec_of
-from tacit.run.experiment import Experiment, experiment_from, to_toml
+from tacit.experiment.config import Experiment, experiment_from, to_toml
+from tacit.methods.spec import method_from_spec, spec_of
 
 
 def settings_survive(method: Method) -> list[str]:

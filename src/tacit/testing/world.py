@@ -15,7 +15,7 @@ import torch
 from tacit.core import Method, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.inprocess import Workers
 from tacit.engines.node import Fault, Serial, World, no_fault
 from tacit.models import build
@@ -45,7 +45,7 @@ def _drawn(rng: np.random.Generator, n: int) -> Examples:
     return Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
 
 
-class Lab:
+class Sandbox:
     """Makes engines whose clients live in folders that outlast the engine."""
 
     def __init__(self, folder: Path) -> None:

@@ -16,8 +16,8 @@ from tacit.core import BadInput, seed_for
 from tacit.data import anywhere, from_torch, load
 from tacit.data.examples import Examples
 from tacit.data.labels import told
-from tacit.data.own import hold_out, load_own
 from tacit.data.places import keys
+from tacit.data.user_data import hold_out, load_own
 
 
 def refused(path: Path | str) -> str:

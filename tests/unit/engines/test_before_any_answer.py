@@ -30,13 +30,13 @@ from tacit.data.examples import Examples
 from tacit.engines.inprocess import Workers
 from tacit.engines.node import Serial
 from tacit.engines.store import Draws
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg, Update
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.moments import Size
 from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import gaussian
-from tacit.run.drive import drive
 
 DELTA = 1e-5
 PRIVATE = SGD(clip=1.0, z=1.0, batch=4)
@@ -53,15 +53,15 @@ def own_ledgers(engine):
 
 
 @pytest.fixture(params=["serial", "workers"])
-def budgeted(request, lab):
+def budgeted(request, sandbox):
     """An engine whose clients have so much to spend."""
 
     def make(budget):
-        world = replace(lab.world(None, lab.fresh()), approve=Budget(budget).check)
+        world = replace(sandbox.world(None, sandbox.fresh()), approve=Budget(budget).check)
         if request.param == "serial":
             return Serial(world)
-        lab.open.append(Workers(world, 2))
-        return lab.open[-1]
+        sandbox.open.append(Workers(world, 2))
+        return sandbox.open[-1]
 
     return make
 
@@ -69,34 +69,34 @@ def budgeted(request, lab):
 # ------------------------------------------------------------------------------- a run that stops
 
 
-def test_a_run_that_its_budget_stops_knows_all_that_was_spent(budgeted, lab):
+def test_a_run_that_its_budget_stops_knows_all_that_was_spent(budgeted, sandbox):
     """The smallest client, whose sampling rate is highest, refuses first; others have answered."""
     method = FedAvg(rounds=50, sgd=PRIVATE)
     engine = budgeted(12.0)
     with pytest.raises(BudgetReached):
-        drive(method, engine, method.init(lab.x0))
+        drive(method, engine, method.init(sandbox.x0))
     assert engine.ledger == own_ledgers(engine)
     assert 6.0 < epsilon(engine.ledger) <= 12.0
 
 
-def test_what_others_released_in_the_round_that_stops_a_run_is_known(budgeted, lab):
+def test_what_others_released_in_the_round_that_stops_a_run_is_known(budgeted, sandbox):
     """At this budget the smallest client cannot take part even once."""
     method = FedAvg(rounds=1, sgd=PRIVATE)
     costs = {n: epsilon(Ledger(PRIVATE.lines("0", n, 1))) for n in (6, 9)}
     engine = budgeted((costs[6] + costs[9]) / 2)
     with pytest.raises(BudgetReached):
-        drive(method, engine, method.init(lab.x0))
+        drive(method, engine, method.init(sandbox.x0))
     assert {line.owner for line in engine.ledger} == {"1", "2", "3", "4", "5"}
     assert engine.ledger == own_ledgers(engine)
 
 
-def test_clients_that_keep_no_budget_are_stopped_by_the_server(lab):
+def test_clients_that_keep_no_budget_are_stopped_by_the_server(sandbox):
     """A client process that does not refuse, whatever the reason, ends the run all the same."""
     method = FedAvg(rounds=50, sgd=PRIVATE)
-    engine = lab.serial(method)
+    engine = sandbox.serial(method)
     engine.approve_clients = Budget(5.0).check
     with pytest.raises(BudgetReached):
-        drive(method, engine, method.init(lab.x0))
+        drive(method, engine, method.init(sandbox.x0))
     rounds = {last for line in engine.ledger for _, last in line.rounds}
     assert max(rounds) < 49
 
@@ -123,40 +123,42 @@ def ask(engine, call, client="2", round=0):
     return engine.ask(call, Sample((client,), round, Everyone()), need=0.0)
 
 
-def test_that_training_is_not_finite_is_charged_before_it_is_told(lab):
-    engine = lab.serial(FedAvg())
+def test_that_training_is_not_finite_is_charged_before_it_is_told(sandbox):
+    engine = sandbox.serial(FedAvg())
     with pytest.raises(Diverged):
-        ask(engine, overflowing(x=lab.x0, scale=3e38))
+        ask(engine, overflowing(x=sandbox.x0, scale=3e38))
     assert engine.ledger == own_ledgers(engine)
     assert epsilon(engine.ledger) == math.inf
 
 
-def test_a_client_with_a_budget_refuses_before_it_says_whether_numbers_are_finite(budgeted, lab):
+def test_a_client_with_a_budget_refuses_before_it_says_whether_numbers_are_finite(
+    budgeted, sandbox
+):
     for scale in (1.0, 3e38):
         with pytest.raises(BudgetReached):
-            ask(budgeted(1.0), overflowing(x=lab.x0, scale=scale))
+            ask(budgeted(1.0), overflowing(x=sandbox.x0, scale=scale))
 
 
-def test_a_failure_that_may_depend_on_the_data_is_charged(lab):
-    engine = lab.serial(FedAvg())
-    ask(engine, crashing(x=lab.x0, above=0.0))
+def test_a_failure_that_may_depend_on_the_data_is_charged(sandbox):
+    engine = sandbox.serial(FedAvg())
+    ask(engine, crashing(x=sandbox.x0, above=0.0))
     assert [type(line.event) for line in engine.ledger] == [NonPrivate]
     assert "failed" in next(iter(engine.ledger)).event.why
     assert engine.ledger == own_ledgers(engine)
     assert "test_before_any_answer.py" in engine.failed["2"]  # the line to mend
 
 
-def test_a_refusal_for_public_reasons_is_not_charged(budgeted, lab):
+def test_a_refusal_for_public_reasons_is_not_charged(budgeted, sandbox):
     engine = budgeted(1e-3)
     with pytest.raises(BudgetReached):
-        ask(engine, train(x=lab.x0, sgd=PRIVATE))
+        ask(engine, train(x=sandbox.x0, sgd=PRIVATE))
     assert len(engine.ledger) == 0
     assert len(own_ledgers(engine)) == 0
 
 
-def huge(lab, method, client=2):
+def huge(sandbox, method, client=2):
     """An engine in which one record of one client is huge."""
-    world = lab.world(method, lab.fresh())
+    world = sandbox.world(method, sandbox.fresh())
     d = world.federation.dataset
     x = d.train.x.clone()
     x[int(world.federation.split.train[client][0])] = 1e30
@@ -164,10 +166,10 @@ def huge(lab, method, client=2):
     return Serial(replace(world, federation=replace(world.federation, dataset=dataset)))
 
 
-def test_dp_fedavg_does_not_tell_who_has_a_huge_record(lab):
+def test_dp_fedavg_does_not_tell_who_has_a_huge_record(sandbox):
     """It used to stop and name the client."""
     method = DPFedAvg(rounds=2, q=1.0, z=1.0, sgd=SGD(lr=1.0))
-    s = drive(method, huge(lab, method), method.init(lab.x0))
+    s = drive(method, huge(sandbox, method), method.init(sandbox.x0))
     assert s.round == 2
     assert math.isfinite(s.x.norm())
 
@@ -181,11 +183,11 @@ def noisy_mean(me: Client, x: Params, weight: float) -> Reply[Update]:
     return Reply(Update(gaussian(me, "mean", w, sensitivity=1.0, z=2.0)))
 
 
-def test_two_different_requests_in_a_round_are_two_lines_and_two_draws(lab):
+def test_two_different_requests_in_a_round_are_two_lines_and_two_draws(sandbox):
     """Else their difference has no noise at all."""
-    engine = lab.serial(FedAvg())
-    (a,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0))
-    (b,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0 + 1e-6))
+    engine = sandbox.serial(FedAvg())
+    (a,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0))
+    (b,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0 + 1e-6))
     assert (a.dx - b.dx).norm() > 0.1
     assert sum(line.total() for line in engine.ledger) == 2
     assert epsilon(engine.ledger) == pytest.approx(privacy.spend(2.0, 2, delta=DELTA))
@@ -197,37 +199,37 @@ def other_mean(me: Client, x: Params, weight: float) -> Reply[Update]:
     return Reply(Update(gaussian(me, "mean", w, sensitivity=1.0, z=2.0)))
 
 
-def test_two_tasks_in_a_round_are_two_lines_and_two_draws(lab):
-    engine = lab.serial(FedAvg())
-    (a,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0))
-    (b,) = ask(engine, other_mean(x=lab.x0, weight=1.0))
+def test_two_tasks_in_a_round_are_two_lines_and_two_draws(sandbox):
+    engine = sandbox.serial(FedAvg())
+    (a,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0))
+    (b,) = ask(engine, other_mean(x=sandbox.x0, weight=1.0))
     assert (a.dx - b.dx).norm() > 0.1
     assert epsilon(engine.ledger) == pytest.approx(privacy.spend(2.0, 2, delta=DELTA))
 
 
-def test_a_task_of_ones_own_does_not_draw_what_another_of_its_name_draws(lab):
-    world = lab.world(None, lab.fresh())
+def test_a_task_of_ones_own_does_not_draw_what_another_of_its_name_draws(sandbox):
+    world = sandbox.world(None, sandbox.fresh())
     own = world.generator(noisy_mean.name, 0, "2").random()
     assert own != world.generator(f"elsewhere.{noisy_mean.fn.__name__}", 0, "2").random()
 
 
-def test_the_very_same_request_done_again_is_one_release(lab):
+def test_the_very_same_request_done_again_is_one_release(sandbox):
     """As after a kill: a simulation repeats it to the bit."""
-    engine = lab.serial(FedAvg())
-    (a,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0))
-    (b,) = ask(engine, noisy_mean(x=lab.x0, weight=1.0))
+    engine = sandbox.serial(FedAvg())
+    (a,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0))
+    (b,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0))
     assert torch.equal(a.dx["w"], b.dx["w"])
     assert sum(line.total() for line in engine.ledger) == 1
 
 
-def test_two_means_of_the_server_in_a_round_have_noise_of_their_own(lab):
+def test_two_means_of_the_server_in_a_round_have_noise_of_their_own(sandbox):
     """One reply is lost the first time, so that the two sums differ by one client."""
     method = DPFedAvg(rounds=1, q=1.0, z=1.0)
-    first = lab.serial(method, lambda i, t: "lost" if i == "3" else None)
-    a = drive(method, first, method.init(lab.x0))
-    second = lab.serial(method)
+    first = sandbox.serial(method, lambda i, t: "lost" if i == "3" else None)
+    a = drive(method, first, method.init(sandbox.x0))
+    second = sandbox.serial(method)
     second.draws, second.ledger = first.draws, Ledger(first.ledger)
-    b = drive(method, second, method.init(lab.x0))
+    b = drive(method, second, method.init(sandbox.x0))
     assert (a.x - b.x).norm() > 2 / 6  # both clipped updates together are not so far apart
     mean = [line for line in second.ledger if line.covers]
     assert sum(line.total() for line in mean) == 2
@@ -317,9 +319,9 @@ def writing(me: Client, x: Params, sgd: SGD, into: str) -> Reply[Update]:
 
 
 @pytest.mark.parametrize("into", ["model", "y"])
-def test_a_correction_that_writes_to_the_network_takes_the_mark_away(lab, into):
-    engine = lab.serial(FedAvg())
-    ask(engine, writing(x=lab.x0, sgd=PRIVATE, into=into))
+def test_a_correction_that_writes_to_the_network_takes_the_mark_away(sandbox, into):
+    engine = sandbox.serial(FedAvg())
+    ask(engine, writing(x=sandbox.x0, sgd=PRIVATE, into=into))
     assert epsilon(engine.ledger) == math.inf
 
 
@@ -330,8 +332,8 @@ def counting(me: Client) -> Reply[Size]:
     return Reply(Size(replace(me, data=replace(me.data, rows=rows)).size))
 
 
-def test_the_number_of_some_examples_is_not_the_public_size(lab):
-    engine = lab.serial(FedAvg())
+def test_the_number_of_some_examples_is_not_the_public_size(sandbox):
+    engine = sandbox.serial(FedAvg())
     (reply,) = ask(engine, counting())
     assert reply.n == 12
 
@@ -343,10 +345,10 @@ def telling(me: Client, x: Params) -> Reply[Update]:
     return Reply(Update(x))
 
 
-def test_what_a_task_of_the_users_own_refuses_is_charged(lab):
-    engine = lab.serial(FedAvg())
+def test_what_a_task_of_the_users_own_refuses_is_charged(sandbox):
+    engine = sandbox.serial(FedAvg())
     with pytest.raises(BadInput):
-        ask(engine, telling(x=lab.x0))
+        ask(engine, telling(x=sandbox.x0))
     assert epsilon(engine.ledger) == math.inf
 
 
@@ -365,15 +367,15 @@ def unchanged(me: Client, x: Params, half: float) -> Reply[Update]:
     return Reply(Update(x * half))
 
 
-def test_raw_data_do_not_leave_as_a_factor_of_what_the_server_knows(lab):
-    engine = lab.serial(FedAvg())
-    ask(engine, laundering(x=lab.x0))
+def test_raw_data_do_not_leave_as_a_factor_of_what_the_server_knows(sandbox):
+    engine = sandbox.serial(FedAvg())
+    ask(engine, laundering(x=sandbox.x0))
     assert epsilon(engine.ledger) == math.inf
 
 
-def test_what_follows_from_the_request_alone_costs_nothing(lab):
-    engine = lab.serial(FedAvg())
-    ask(engine, unchanged(x=lab.x0, half=0.5))
+def test_what_follows_from_the_request_alone_costs_nothing(sandbox):
+    engine = sandbox.serial(FedAvg())
+    ask(engine, unchanged(x=sandbox.x0, half=0.5))
     assert not any(isinstance(line.event, NonPrivate) for line in engine.ledger)
 
 
@@ -384,11 +386,11 @@ def part_of(x, names):
     return Params({k: v for k, v in x.items() if k in names})
 
 
-def test_a_part_of_a_model_is_never_taken_for_the_whole(lab):
+def test_a_part_of_a_model_is_never_taken_for_the_whole(sandbox):
     """Else what the network happens to hold would be sent as if the server knew it."""
-    first = next(iter(lab.x0))
-    for x in (Params({}), part_of(lab.x0, [first])):
-        engine = lab.serial(FedAvg())
+    first = next(iter(sandbox.x0))
+    for x in (Params({}), part_of(sandbox.x0, [first])):
+        engine = sandbox.serial(FedAvg())
         with pytest.raises(Exception, match="must be all"):
             ask(engine, train(x=x, sgd=PRIVATE))
 
@@ -407,14 +409,14 @@ class Counting(nn.Module):
         return self.layer(x) + self.seen.sum()
 
 
-def test_no_task_meets_what_another_one_left_in_the_network(lab):
+def test_no_task_meets_what_another_one_left_in_the_network(sandbox):
     """Client 4 gets the same answer whether or not client 5 has trained before it."""
-    world = replace(lab.world(None, lab.fresh()), model=Counting())
+    world = replace(sandbox.world(None, sandbox.fresh()), model=Counting())
     x0 = Params({k: v.detach().clone() for k, v in world.model.named_parameters()})
     call = train(x=x0, sgd=SGD())
     engine = Serial(world)
     ask(engine, call, client="5")
     (after,) = ask(engine, call, client="4")
-    alone = Serial(replace(world, model=Counting(), folder=lab.fresh()))
+    alone = Serial(replace(world, model=Counting(), folder=sandbox.fresh()))
     (first,) = ask(alone, call, client="4")
     assert torch.equal(after.dx["layer.weight"], first.dx["layer.weight"])

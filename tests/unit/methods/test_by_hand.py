@@ -27,11 +27,11 @@ from torch import nn
 from tacit.core import Fixed, NonPrivate, Nothing, Params
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.node import Serial, World
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Local, Scaffold, fedmix
-from tacit.run.drive import drive
 
 CLOSE = 1e-6
 SMALL = [(2.0, 1)]  # the client with one point

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import Server, a_client
+from sandbox import Server, a_client
 
 from tacit import privacy
 from tacit.codec import same
@@ -25,6 +25,7 @@ from tacit.core import (
     Sampling,
     mean,
 )
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.methods import CUAG, PFLDyn, cuag
 from tacit.privacy import gdp_epsilon, mechanisms
@@ -32,7 +33,6 @@ from tacit.privacy.accounting import bill_epsilon
 from tacit.privacy.claimed import cuag_sigma
 from tacit.privacy.layers import LayerBounds
 from tacit.privacy.schedule import mu_in_round, noise_beside
-from tacit.run.drive import drive
 
 DELTA = 1e-5
 QUICK = Episodes(steps=3, batch=4)
@@ -42,9 +42,9 @@ WHOLE = Episodes(steps=3, batch=32)  # of all data: no sampling, so accounting i
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def run(lab, method):
-    engine = lab.serial(method)
-    return drive(method, engine, method.init(lab.x0)), engine
+def run(sandbox, method):
+    engine = sandbox.serial(method)
+    return drive(method, engine, method.init(sandbox.x0)), engine
 
 
 def spent(method, ledger):
@@ -59,28 +59,28 @@ def spent(method, ledger):
 @pytest.mark.parametrize(
     "settings", [{"matrix": "none"}, {"matrix": "binary:1"}, {"mode": "paper"}]
 )
-def test_without_noise_and_compression_it_is_pfldyn_to_the_bit(lab, settings):
-    want, _ = run(lab, PFLDyn(rounds=3, per_round=4, local=QUICK))
+def test_without_noise_and_compression_it_is_pfldyn_to_the_bit(sandbox, settings):
+    want, _ = run(sandbox, PFLDyn(rounds=3, per_round=4, local=QUICK))
     got, engine = run(
-        lab, CUAG(rounds=3, per_round=4, mu=0.0, local=QUICK, **{"matrix": "none"} | settings)
+        sandbox, CUAG(rounds=3, per_round=4, mu=0.0, local=QUICK, **{"matrix": "none"} | settings)
     )
     assert same(want.x, got.x)
     assert same(want.g, got.g)
     assert spent(CUAG(mu=0.0), engine.ledger) == math.inf
 
 
-def test_compression_alone_makes_a_difference_and_saves_bytes(lab):
-    dense, a = run(lab, PFLDyn(rounds=2, per_round=4, local=QUICK))
-    small, b = run(lab, CUAG(rounds=2, per_round=4, mu=0.0, matrix="binary:0.1", local=QUICK))
+def test_compression_alone_makes_a_difference_and_saves_bytes(sandbox):
+    dense, a = run(sandbox, PFLDyn(rounds=2, per_round=4, local=QUICK))
+    small, b = run(sandbox, CUAG(rounds=2, per_round=4, mu=0.0, matrix="binary:0.1", local=QUICK))
     assert not same(dense.x, small.x)
     assert b.bytes_up < 0.9 * a.bytes_up  # the network is tiny, so most of a message is its frame
 
 
-def test_rates_follow_from_the_model_and_then_from_the_last_update(lab):
+def test_rates_follow_from_the_model_and_then_from_the_last_update(sandbox):
     method = CUAG(rounds=1, mu=0.0, local=QUICK)
-    s = method.init(lab.x0)
-    assert s.rates == method.compressor.rates(lab.x0)
-    after, _ = run(lab, method)
+    s = method.init(sandbox.x0)
+    assert s.rates == method.compressor.rates(sandbox.x0)
+    after, _ = run(sandbox, method)
     d = (s.g - after.g) / method.alpha  # everybody took part
     assert after.rates == method.compressor.rates(d)
 
@@ -167,9 +167,9 @@ CERTIFIED = {
 
 
 @pytest.mark.parametrize("name", CERTIFIED)
-def test_a_run_costs_what_was_asked_for_and_predicted(lab, name):
+def test_a_run_costs_what_was_asked_for_and_predicted(sandbox, name):
     method = CERTIFIED[name]
-    s, engine = run(lab, method)
+    s, engine = run(sandbox, method)
     target = method.epsilon or gdp_epsilon(method.mu, DELTA)
     got = spent(method, engine.ledger)
     assert 0.97 * target <= got <= target * (1 + 1e-9)
@@ -184,13 +184,13 @@ def test_a_run_costs_what_was_asked_for_and_predicted(lab, name):
         )
 
 
-def test_every_client_spends_its_own_mu(lab):
+def test_every_client_spends_its_own_mu(sandbox):
     mus = (0.1, 1.0, 4.0)
     for method in (
         CUAG(rounds=2, mus=mus, local=WHOLE),
         CUAG(rounds=2, mus=mus, unit="client", local=QUICK),
     ):
-        _, engine = run(lab, method)
+        _, engine = run(sandbox, method)
         unit, observer = method.protects
         got = privacy.by_owner(engine.ledger, unit=unit, observer=observer, delta=DELTA)
         for i, epsilon in got.items():
@@ -241,31 +241,31 @@ def test_clipped_layers_have_norm_one_together_and_come_back_within_their_bounds
     assert noise <= v.size() * sum(b**2 for b in c.values()) * (1 + 1e-9)
 
 
-def test_the_servers_g_is_the_mean_of_what_clients_made_of_noised_updates(lab):
+def test_the_servers_g_is_the_mean_of_what_clients_made_of_noised_updates(sandbox):
     method = CUAG(rounds=3, per_round=4, unit="client", mu=2.0, local=QUICK)
-    s, engine = run(lab, method)
+    s, engine = run(sandbox, method)
     kept = [
-        engine.world.store(i).kept(engine.accepted.get(i)).get("g", lab.x0.zeros())
+        engine.world.store(i).kept(engine.accepted.get(i)).get("g", sandbox.x0.zeros())
         for i in engine.everyone
     ]
     assert all(g.released for g in kept)
     assert (mean(kept) - s.g).norm() < 1e-5 * s.g.norm()
 
 
-def test_at_the_example_level_what_clients_keep_could_be_told(lab):
-    _, engine = run(lab, CUAG(rounds=2, local=WHOLE))
+def test_at_the_example_level_what_clients_keep_could_be_told(sandbox):
+    _, engine = run(sandbox, CUAG(rounds=2, local=WHOLE))
     assert all(
         engine.world.store(i).kept(engine.accepted[i])["g"].released for i in engine.everyone
     )
 
 
 @pytest.mark.parametrize("matrix", ["gaussian:0.3", "bernoulli:dynamic", "binary:0.3"])
-def test_any_matrix_goes_with_any_mode(lab, matrix):
+def test_any_matrix_goes_with_any_mode(sandbox, matrix):
     for method in (
         CUAG(rounds=1, matrix=matrix, local=WHOLE),
         CUAG(rounds=1, mode="paper", matrix=matrix),
     ):
-        s, _ = run(lab, method)
+        s, _ = run(sandbox, method)
         assert math.isfinite(s.x.norm())
 
 
@@ -300,30 +300,30 @@ def test_wrong_settings_are_refused_in_one_line(settings, says):
 
 
 @pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
-def test_every_mode_resumes_to_the_bit(lab, name):
+def test_every_mode_resumes_to_the_bit(sandbox, name):
     method = CERTIFIED.get(name, CUAG(rounds=3, per_round=4, mode="paper", local=QUICK))
-    want, whole = run(lab, method)
-    folder = lab.fresh()
-    first = lab.serial(method, folder=folder)
+    want, whole = run(sandbox, method)
+    folder = sandbox.fresh()
+    first = sandbox.serial(method, folder=folder)
     s = drive(
-        method, first, method.init(lab.x0), stop_after=2, on_step=lambda s: first.mark_saved()
+        method, first, method.init(sandbox.x0), stop_after=2, on_step=lambda s: first.mark_saved()
     )
     snapshot = first.snapshot()
     next(method.run(first, s), None)  # the server dies before saving the last round
-    second = lab.serial(method, folder=folder)
+    second = sandbox.serial(method, folder=folder)
     second.restore(snapshot, Ledger(first.ledger))
     assert same(want, drive(method, second, s))
     assert second.ledger == whole.ledger
 
 
 @pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
-def test_in_every_mode_a_lost_reply_is_as_if_the_client_had_never_worked(lab, name):
+def test_in_every_mode_a_lost_reply_is_as_if_the_client_had_never_worked(sandbox, name):
     method = CERTIFIED.get(name, CUAG(rounds=3, per_round=4, mode="paper", local=QUICK))
     lost = [
-        lab.serial(method, lambda i, t, word=word: word if int(i) % 3 == t else None)
+        sandbox.serial(method, lambda i, t, word=word: word if int(i) % 3 == t else None)
         for word in ("lost", "crash")
     ]
-    a, b = (drive(method, engine, method.init(lab.x0)) for engine in lost)
+    a, b = (drive(method, engine, method.init(sandbox.x0)) for engine in lost)
     assert same(a, b)
     if name in CERTIFIED:
         assert spent(method, lost[0].ledger) <= (
@@ -331,12 +331,12 @@ def test_in_every_mode_a_lost_reply_is_as_if_the_client_had_never_worked(lab, na
         ) * (1 + 1e-9)
 
 
-def test_a_sum_without_any_reply_is_noise_that_everybody_asked_pays_for(lab):
+def test_a_sum_without_any_reply_is_noise_that_everybody_asked_pays_for(sandbox):
     method = CERTIFIED["clients, adaptive"]
-    engine = lab.serial(method, lambda i, t: "lost")
-    s = drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method, lambda i, t: "lost")
+    s = drive(method, engine, method.init(sandbox.x0))
     assert s.round == 3
-    assert (s.x - lab.x0).norm() > 0
+    assert (s.x - sandbox.x0).norm() > 0
     assert spent(method, engine.ledger) == pytest.approx(gdp_epsilon(method.mu, DELTA))
 
 
@@ -365,7 +365,7 @@ def test_bounds_follow_the_medians_of_the_layers_by_hand(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["clients", "clients, adaptive"])
-def test_what_clients_send_for_a_sum_is_clipped_already(lab, monkeypatch, name):
+def test_what_clients_send_for_a_sum_is_clipped_already(sandbox, monkeypatch, name):
     """So that adding up, which is all that secure aggregation can do, is enough."""
     method, sent = replace(CERTIFIED[name], clip=1e-3), []
 
@@ -374,6 +374,6 @@ def test_what_clients_send_for_a_sum_is_clipped_already(lab, monkeypatch, name):
         return mechanisms.gaussian_mean(cohort, replies, *args, **settings)
 
     monkeypatch.setattr(cuag, "gaussian_mean", spied)
-    run(lab, method)
+    run(sandbox, method)
     assert len(sent) == 12
     assert all(0.5 < r.dx.norm() <= 1 + 1e-5 for r in sent)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from lab import Server, a_client
+from sandbox import Server, a_client
 
 from tacit import privacy
 from tacit.core import (

@@ -14,12 +14,12 @@ from tacit.codec import same
 from tacit.core import BadInput, BudgetReached, Everyone, Gaussian, NonPrivate
 from tacit.data.examples import Examples
 from tacit.engines.node import POOL
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods.dafl import DAFL, Augment
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
-from tacit.methods.words import spec_of
-from tacit.run.drive import drive
+from tacit.methods.spec import spec_of
 from tacit.synthesis.pool import Joined, even, others
 
 
@@ -54,17 +54,17 @@ def test_a_pool_that_is_too_small_to_deal_is_refused():
         even(shares_of([1, 0]), ["0", "1"], np.random.default_rng(0))
 
 
-def test_without_samples_an_open_main_phase_is_the_method_itself(lab):
+def test_without_samples_an_open_main_phase_is_the_method_itself(sandbox):
     method = DAFL(gamma=1e-9, main="open", rounds=3, per_round=4)
-    got = drive(method, lab.serial(method), method.init(lab.x0))
+    got = drive(method, sandbox.serial(method), method.init(sandbox.x0))
     alone = FedAvg(rounds=3, per_round=4)
-    assert same(got.inner, drive(alone, lab.serial(alone), alone.init(lab.x0)))
+    assert same(got.inner, drive(alone, sandbox.serial(alone), alone.init(sandbox.x0)))
 
 
-def test_certified_and_synthetic_costs_what_the_pool_costs_however_long_it_trains(lab):
+def test_certified_and_synthetic_costs_what_the_pool_costs_however_long_it_trains(sandbox):
     method = DAFL(gamma=1.0, pool_epsilon=2.0, rounds=4)
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     assert all(
         isinstance(line.event, Gaussian)
         for line in engine.ledger
@@ -74,44 +74,44 @@ def test_certified_and_synthetic_costs_what_the_pool_costs_however_long_it_train
     assert spent == pytest.approx(dict.fromkeys(engine.everyone, 2.0), rel=1e-6)
 
 
-def test_the_synthetic_main_phase_does_not_see_the_real_data(lab):
+def test_the_synthetic_main_phase_does_not_see_the_real_data(sandbox):
     """After the pool is dealt out, other real data give the same model."""
     method = DAFL(gamma=1.0, rounds=2)
-    engine = lab.serial(method)
-    s = drive(method, engine, method.init(lab.x0), stop_after=2)
+    engine = sandbox.serial(method)
+    s = drive(method, engine, method.init(sandbox.x0), stop_after=2)
     assert s.joined == engine.everyone
     here = drive(method, engine, s)
     train = engine.world.federation.dataset.train
     train.x.neg_()
     try:
-        there = lab.serial(method, folder=engine.world.folder)
+        there = sandbox.serial(method, folder=engine.world.folder)
         there.restore(engine.snapshot(), engine.ledger)
         assert same(here, drive(method, there, s))
     finally:
         train.x.neg_()
 
 
-def test_an_open_main_phase_is_infinite_and_says_why(lab):
+def test_an_open_main_phase_is_infinite_and_says_why(sandbox):
     method = DAFL(gamma=1.0, main="open", rounds=1)
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     assert privacy.epsilon(engine.ledger, unit="example", observer="server", delta=1e-5) == math.inf
     assert "fedavg.train sends dx" in privacy.reason(engine.ledger)
     assert any(isinstance(line.event, NonPrivate) for line in engine.ledger)
 
 
-def test_a_dp_sgd_main_phase_adds_its_cost(lab):
+def test_a_dp_sgd_main_phase_adds_its_cost(sandbox):
     method = DAFL(gamma=1.0, main="dp-sgd", rounds=2, sgd=SGD(clip=1.0, z=2.0))
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     spent = privacy.epsilon(engine.ledger, unit="example", observer="server", delta=1e-5)
     assert 1.0 < spent < math.inf
 
 
-def test_the_pool_stays_beside_what_a_method_keeps(lab):
+def test_the_pool_stays_beside_what_a_method_keeps(sandbox):
     method = Augment(gamma=1.0, main="open").in_front_of("scaffold", Scaffold(rounds=3))
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     kept = engine.world.store("2").kept(engine.accepted["2"])
     assert POOL in kept
     assert len(kept) > 1
@@ -120,24 +120,24 @@ def test_the_pool_stays_beside_what_a_method_keeps(lab):
     assert len(me.data) == len(engine.world.federation.train("2")) + len(kept[POOL].examples)
 
 
-def test_clients_without_their_pool_do_not_train(lab):
-    engine = lab.serial(FedAvg())
+def test_clients_without_their_pool_do_not_train(sandbox):
+    engine = sandbox.serial(FedAvg())
     some = Joined(engine, ("1", "4"))
     assert some.sample(Everyone(), 0).ids == ("1", "4")
     assert some.delta == engine.delta
 
 
-def test_the_budget_stops_before_the_pool(lab):
+def test_the_budget_stops_before_the_pool(sandbox):
     method = DAFL(gamma=1.0, pool_epsilon=3.0)
-    world = lab.world(method, lab.fresh())
+    world = sandbox.world(method, sandbox.fresh())
 
     def approve(ledger):
         privacy.approve(ledger, budget=2.0, unit="example", observer="server", delta=1e-5)
 
-    engine = lab.serial(method)
+    engine = sandbox.serial(method)
     engine.world = replace(world, approve=approve)
     with pytest.raises(BudgetReached):
-        drive(method, engine, method.init(lab.x0))
+        drive(method, engine, method.init(sandbox.x0))
 
 
 def test_settings_of_the_main_method_survive():

@@ -15,12 +15,12 @@ from tacit.codec import same
 from tacit.core import Params, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.node import Serial, World
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Scaffold
 from tacit.models import build
-from tacit.run.drive import drive
 
 # with batches of 8: 2 steps each; 1, 2 and 4 steps, the last ones short
 EQUAL, UNEQUAL = (15, 15, 15), (5, 12, 28)

@@ -12,10 +12,10 @@ from tacit import privacy
 from tacit.codec import same
 from tacit.core import BadInput, rng_for
 from tacit.data.examples import Examples
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD, network
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.gfl import GFL, State, believable, train_for
-from tacit.run.drive import drive
 from tacit.synthesis.labels import cut, iidify
 
 
@@ -42,33 +42,33 @@ def test_cut_is_exact_and_never_off_by_one(n, weights):
     assert (np.abs(m - n * p) < 1 + 1e-9).all()
 
 
-def test_a_server_that_does_not_train_makes_it_fedavg(lab):
+def test_a_server_that_does_not_train_makes_it_fedavg(sandbox):
     method = GFL(online="open", tau=math.inf, rounds=3, per_round=4, n_k=5)
-    got = drive(method, lab.serial(method), method.init(lab.x0))
+    got = drive(method, sandbox.serial(method), method.init(sandbox.x0))
     alone = FedAvg(rounds=3, per_round=4)
-    assert same(got.x, drive(alone, lab.serial(alone), alone.init(lab.x0)).x)
+    assert same(got.x, drive(alone, sandbox.serial(alone), alone.init(sandbox.x0)).x)
 
 
 @pytest.mark.parametrize(("E", "steps"), [(0.0, 0), (0.5, 1), (1.0, 2), (2.25, 5)])
-def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(lab, E, steps, monkeypatch):
+def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(sandbox, E, steps, monkeypatch):
     """Twelve examples in batches of six.
 
     An epoch is two steps, half of one is one, a quarter (three examples) one.
     """
-    engine = lab.serial(FedAvg())
+    engine = sandbox.serial(FedAvg())
     seen = []
     plain = SGD._plain
     monkeypatch.setattr(SGD, "_plain", lambda *args: (seen.append(1) or g for g in plain(*args)))
     data = Examples(torch.randn(12, 4), torch.arange(12) % 3)
-    sent = engine.own(train_for(x=lab.x0, sgd=SGD(batch=6), E=E), data, 0)
+    sent = engine.own(train_for(x=sandbox.x0, sgd=SGD(batch=6), E=E), data, 0)
     assert len(seen) == steps
-    assert all(torch.equal(sent.x[k], lab.x0[k]) for k in lab.x0) == (E == 0)
+    assert all(torch.equal(sent.x[k], sandbox.x0[k]) for k in sandbox.x0) == (E == 0)
 
 
 @pytest.mark.parametrize(
     ("tau", "t", "E"), [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0)]
 )
-def test_epoch_decay(lab, tau, t, E, monkeypatch):
+def test_epoch_decay(sandbox, tau, t, E, monkeypatch):
     asked = []
 
     class Spy:
@@ -76,24 +76,26 @@ def test_epoch_decay(lab, tau, t, E, monkeypatch):
 
         def own(self, call, data, round):
             asked.append(call.args.get("E"))
-            return type("Sent", (), {"x": lab.x0, "rows": torch.arange(len(data))})
+            return type("Sent", (), {"x": sandbox.x0, "rows": torch.arange(len(data))})
 
-    GFL(tau=tau).server_update(Spy(), lab.x0, Examples(torch.randn(6, 4), torch.arange(6) % 3), t)
+    GFL(tau=tau).server_update(
+        Spy(), sandbox.x0, Examples(torch.randn(6, 4), torch.arange(6) % 3), t
+    )
     assert asked[-1] == pytest.approx(E)
 
 
-def test_certified_costs_the_generators_budget_alone(lab):
+def test_certified_costs_the_generators_budget_alone(sandbox):
     method = GFL(pool_epsilon=0.5, rounds=3, n_k=8)
-    engine = lab.serial(method)
-    s = drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    s = drive(method, engine, method.init(sandbox.x0))
     assert [len(S) for S in s.pool.values()] == [8] * 6
     spent = privacy.epsilon(engine.ledger, unit="example", observer="server", delta=1e-5)
     assert spent == pytest.approx(0.5, rel=1e-6)
 
 
-def test_only_samples_that_the_model_is_sure_about_are_thrown_out(lab):
-    engine = lab.serial(FedAvg())
-    x = 20.0 * lab.x0  # sure of everything
+def test_only_samples_that_the_model_is_sure_about_are_thrown_out(sandbox):
+    engine = sandbox.serial(FedAvg())
+    x = 20.0 * sandbox.x0  # sure of everything
     inputs = torch.randn(30, 4)
     data = Examples(inputs, torch.zeros(30, dtype=torch.int64))
     kept = set(engine.own(believable(x=x), data, 0).rows.tolist())
@@ -105,11 +107,11 @@ def test_only_samples_that_the_model_is_sure_about_are_thrown_out(lab):
     assert wrong
 
 
-def test_a_client_whose_samples_are_lost_is_not_in_the_pool(lab):
+def test_a_client_whose_samples_are_lost_is_not_in_the_pool(sandbox):
     method = GFL(rounds=1, n_k=4)
-    assert method.init(lab.x0) == State(lab.x0)
-    engine = lab.serial(method, lambda client, round: "lost" if client == "2" else None)
-    s = drive(method, engine, method.init(lab.x0))
+    assert method.init(sandbox.x0) == State(sandbox.x0)
+    engine = sandbox.serial(method, lambda client, round: "lost" if client == "2" else None)
+    s = drive(method, engine, method.init(sandbox.x0))
     assert sorted(s.pool) == ["0", "1", "3", "4", "5"]
     assert s.round == 1
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lab import PUBLIC, Lab
+from sandbox import PUBLIC, Sandbox
 
 import tacit
 from tacit import privacy
@@ -15,14 +15,14 @@ from tacit.cli.main import call
 from tacit.core import BadInput, NonPrivate, Params, mean
 from tacit.data.examples import Examples
 from tacit.engines.node import Serial
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.drive import drive
+from tacit.experiment.forecast import predicted
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import train as plain_training
 from tacit.methods.kd_dpfl import KDDPFL
 from tacit.privacy.mechanisms import public_noise
 from tacit.privacy.noise import FromSeed, noised
-from tacit.run.cost import predicted
-from tacit.run.drive import drive
-from tacit.run.experiment import Experiment, Setting
 
 DELTA = 1e-5
 GENERAL, LARGE = ["0", "1", "2"], ["3", "4", "5"]
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(method, tmp_path, **how):
-    lab = Lab(tmp_path)
-    engine = lab.serial(method)
-    return drive(method, engine, method.init(lab.x0), **how), engine
+    sandbox = Sandbox(tmp_path)
+    engine = sandbox.serial(method)
+    return drive(method, engine, method.init(sandbox.x0), **how), engine
 
 
 def spent(engine, observer="server", unit="example"):
@@ -102,7 +102,7 @@ def test_nobody_takes_part_more_often_than_allowed_and_then_it_ends(tmp_path):
 
 def test_turns_differ_by_at_most_one_and_are_drawn_by_lot(tmp_path):
     method = KDDPFL(rounds=50, per_round=4)
-    engine = Lab(tmp_path).serial(method)
+    engine = Sandbox(tmp_path).serial(method)
     sizes = {f"{i:02}": 2500 if i < 4 else 1000 for i in range(30)}
     plan = method.plan(engine, sizes)
     assert all(len(set(chosen)) == 3 and min(chosen) >= "04" for chosen in plan)
@@ -138,9 +138,9 @@ def test_a_round_of_the_paper(tmp_path):
     first, _ = run(PAPER, tmp_path / "a", stop_after=1)
     assert first.round == 0
     s, _ = run(PAPER, tmp_path / "a2", stop_after=2)
-    lab = Lab(tmp_path / "b")
-    world = lab.world(PAPER, tmp_path / "b" / "w")
-    other = lab.serial(PAPER, folder=tmp_path / "b" / "w")
+    sandbox = Sandbox(tmp_path / "b")
+    world = sandbox.world(PAPER, tmp_path / "b" / "w")
+    other = sandbox.serial(PAPER, folder=tmp_path / "b" / "w")
     chosen = PAPER.plan(other, first.sizes)[0]
     assert len(chosen) == 2
     eps_pub = 6.0 / 3 / (1 + 2 * 0.5)
@@ -210,9 +210,9 @@ def test_a_certified_round_leaves_the_special_client_alone(tmp_path):
     """With N = 1 there is nobody else: the model is that of the special client, without noise."""
     method = KDDPFL(rounds=2, per_round=1)
     s, engine = run(method, tmp_path)
-    lab = Lab(tmp_path / "b")
-    other = lab.serial(method)
-    x = lab.x0
+    sandbox = Sandbox(tmp_path / "b")
+    other = sandbox.serial(method)
+    x = sandbox.x0
     for t in range(2):
         x = (
             x
@@ -227,10 +227,10 @@ def test_a_certified_round_leaves_the_special_client_alone(tmp_path):
 def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
     method = KDDPFL(rounds=2, per_round=3)
     first, _ = run(method, tmp_path / "a")
-    lab = Lab(tmp_path / "b")
-    engine = lab.serial(method)
+    sandbox = Sandbox(tmp_path / "b")
+    engine = sandbox.serial(method)
     engine.public = Examples(engine.public.x, first.labels)
-    second = drive(method, engine, method.init(lab.x0))
+    second = drive(method, engine, method.init(sandbox.x0))
     assert torch.equal(first.labels, second.labels)
     assert all(torch.equal(a, b) for a, b in zip(first.x.values(), second.x.values(), strict=True))
     assert first.right < second.right == 1.0
@@ -243,11 +243,11 @@ def test_a_large_client_with_one_class(tmp_path):
     """
     for labels in ("moments", "sub-teachers", "vote"):
         method = KDDPFL(labels=labels, rounds=1, per_round=2, sub=2)
-        lab = Lab(tmp_path / labels)
-        world = lab.world(method, tmp_path / labels / "w")
+        sandbox = Sandbox(tmp_path / labels)
+        world = sandbox.world(method, tmp_path / labels / "w")
         world.federation.dataset.train.y[world.federation.split.train[5]] = 1
         engine = Serial(world)
-        s = drive(method, engine, method.init(lab.x0))
+        s = drive(method, engine, method.init(sandbox.x0))
         assert len(s.labels) == PUBLIC
         assert spent(engine, method.protects[1])["5"] == pytest.approx(8.0, rel=1e-3)
 

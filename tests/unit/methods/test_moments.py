@@ -13,10 +13,10 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from tacit import privacy
 from tacit.codec import same
 from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing
+from tacit.experiment.drive import drive
 from tacit.methods.moments import Moments, label, predictor
-from tacit.run.drive import drive
-from tacit.synthesis import heads
-from tacit.synthesis.heads import linear, quadratic, scores, trained
+from tacit.synthesis import classifiers
+from tacit.synthesis.classifiers import linear, quadratic, scores, trained
 from tacit.synthesis.moments import Gaussians, Terms, pooled, release
 
 DELTA = 1e-5
@@ -75,7 +75,7 @@ def test_with_next_to_no_noise_released_moments_give_the_classifiers_of_the_samp
 
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_heads_that_are_trained_on_virtual_features(hidden, monkeypatch):
-    monkeypatch.setattr(heads, "DRAWS", 500)
+    monkeypatch.setattr(classifiers, "DRAWS", 500)
     x, y = overlapping(gap=2.0)
     before = torch.get_rng_state()
     head = trained(exact(x, y), hidden, np.random.default_rng(1))
@@ -89,9 +89,9 @@ def test_heads_that_are_trained_on_virtual_features(hidden, monkeypatch):
 # in the small world
 
 
-def finished(lab, method):
-    engine = lab.serial(method)
-    return engine, drive(method, engine, method.init(lab.x0))
+def finished(sandbox, method):
+    engine = sandbox.serial(method)
+    return engine, drive(method, engine, method.init(sandbox.x0))
 
 
 def someone(engine):
@@ -108,10 +108,10 @@ def priced(ledger):
 
 
 @pytest.mark.parametrize("head", ["auto", "lda", "qda", "logistic", "mlp"])
-def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(lab, head, monkeypatch):
-    monkeypatch.setattr(heads, "DRAWS", 50)
+def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(sandbox, head, monkeypatch):
+    monkeypatch.setattr(classifiers, "DRAWS", 50)
     method = Moments(epsilon=0.7, head=head)
-    engine, s = finished(lab, method)
+    engine, s = finished(sandbox, method)
     assert s.round == 1
     # 81 records are few: by itself it takes a common covariance
     assert ("m" in s.x) == (head == "qda")
@@ -125,13 +125,13 @@ def test_a_run_gives_a_classifier_and_costs_what_was_asked_for(lab, head, monkey
     assert torch.isfinite(found).all()
 
 
-def test_with_a_large_budget_it_learns(lab):
+def test_with_a_large_budget_it_learns(sandbox):
     """Features are clipped to norm 1 when they are released and when they are classified.
 
     Far out, direction counts.
     """
     method = Moments(epsilon=1e6, R=2.0)
-    engine, s = finished(lab, method)
+    engine, s = finished(sandbox, method)
     every = engine.world.federation.test("test:0/1")
     x, y = every.batch(slice(0, 81))
     right = method.predictor(replace(someone(engine), test=every), s)(x).argmax(1) == y
@@ -140,9 +140,9 @@ def test_with_a_large_budget_it_learns(lab):
     torch.testing.assert_close(predict(100 * x), predict(1e4 * x), atol=1e-3, rtol=1e-3)
 
 
-def test_a_finished_run_is_not_done_again(lab):
+def test_a_finished_run_is_not_done_again(sandbox):
     method = Moments()
-    engine, s = finished(lab, method)
+    engine, s = finished(sandbox, method)
     before = Ledger(engine.ledger)
     assert same(drive(method, engine, s), s)
     assert list(method.run(engine, s)) == []
@@ -150,9 +150,9 @@ def test_a_finished_run_is_not_done_again(lab):
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_the_cost_is_known_before_the_run(lab, epsilon):
+def test_the_cost_is_known_before_the_run(sandbox, epsilon):
     method = Moments(epsilon=epsilon)
-    engine, _ = finished(lab, method)
+    engine, _ = finished(sandbox, method)
     sizes = engine.world.federation.sizes()
     before = Ledger(method.releases(sizes, dict.fromkeys(sizes, 1), engine.delta))
     assert [(x.what, x.owner, x.event, x.rounds, x.steps) for x in before] == [
@@ -168,8 +168,8 @@ def test_the_cost_is_known_before_the_run(lab, epsilon):
         assert a == pytest.approx(b)
 
 
-def test_it_labels_what_the_server_may_see(lab):
-    engine, s = finished(lab, Moments(epsilon=10.0))
+def test_it_labels_what_the_server_may_see(sandbox):
+    engine, s = finished(sandbox, Moments(epsilon=10.0))
     me = someone(engine)
     want = predictor(me, s.x, "auto")(me.data.batch(slice(0, len(me.data)))[0]).argmax(1)
     found = label.fn(me, s.x, "auto").sent.y
@@ -185,11 +185,11 @@ def test_bad_settings_are_refused_by_name(setting, value):
         Moments(**{setting: value})
 
 
-def test_features_that_do_not_fit_are_refused_by_name(lab):
+def test_features_that_do_not_fit_are_refused_by_name(sandbox):
     for name, why in (
         ("hog", "needs images"),
         ("hgo", "allowed|Allowed"),
         ("no_such_module:f", "cannot be found"),
     ):
         with pytest.raises(BadInput, match=f"features = '{name}': .*({why})"):
-            finished(lab, Moments(features=name))
+            finished(sandbox, Moments(features=name))

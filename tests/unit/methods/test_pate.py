@@ -10,19 +10,19 @@ import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
-from lab import Lab
+from sandbox import Sandbox
 
 import tacit
 from tacit import privacy
 from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing, Release, params_of
 from tacit.data.examples import Examples
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.local.teachers import ballots, parts, sub_ballots
 from tacit.methods.pate import PATE
 from tacit.privacy.calibrate import laplace_for, vote_noise_for
 from tacit.privacy.mechanisms import noisy_counts, noisy_max, vote_event
 from tacit.privacy.noise import FromSeed
-from tacit.run.drive import drive
 
 DELTA = 1e-5
 
@@ -62,12 +62,12 @@ def test_noise_has_its_scale(kind, sd, me):
 
 @pytest.fixture
 def me(tmp_path):
-    lab = Lab(tmp_path)
-    return lab.world(PATE(), tmp_path).client("vote", "5", 0, {})
+    sandbox = Sandbox(tmp_path)
+    return sandbox.world(PATE(), tmp_path).client("vote", "5", 0, {})
 
 
 def test_a_teacher_votes_once_on_every_image(me):
-    x0 = Lab(None).x0
+    x0 = Sandbox(None).x0
     votes = ballots(me, x0, SGD(), torch.randn(11, 4))
     assert votes.shape == (11, 3)
     assert votes.sum(1).tolist() == [1.0] * 11
@@ -79,13 +79,15 @@ def test_a_teacher_that_knows_one_class_votes_for_it(me):
     one = replace(
         me.data, source=Examples(own.x, torch.full_like(own.y, 2)), rows=np.arange(len(own))
     )
-    votes = ballots(replace(me, data=one), Lab(None).x0, SGD(lr=1.0, epochs=20), torch.randn(9, 4))
+    votes = ballots(
+        replace(me, data=one), Sandbox(None).x0, SGD(lr=1.0, epochs=20), torch.randn(9, 4)
+    )
     assert votes.argmax(1).tolist() == [2] * 9
 
 
 def test_sub_teachers_vote_as_often_as_there_are(me):
     # more than examples: some learn nothing
-    counts = sub_ballots(me, Lab(None).x0, SGD(), torch.randn(7, 4), 40)
+    counts = sub_ballots(me, Sandbox(None).x0, SGD(), torch.randn(7, 4), 40)
     assert counts.sum(1).tolist() == [40.0] * 7
 
 
@@ -105,7 +107,7 @@ def test_one_example_changes_one_sub_teacher(me):
 
     The sensitivity that the noise is made for.
     """
-    images, x0 = torch.randn(30, 4), Lab(None).x0
+    images, x0 = torch.randn(30, 4), Sandbox(None).x0
     sgd = SGD(lr=1.0, epochs=2, batch=4)
     whole = sub_ballots(fresh(me), x0, sgd, images, 5)
     for gone in range(0, len(me.data), 9):
@@ -245,9 +247,9 @@ def test_votes_cost_the_same_for_removal_and_replacement_of_a_client_and_of_an_e
 
 
 def run(method, tmp_path, **world):
-    lab = Lab(tmp_path)
-    engine = lab.serial(method)
-    return drive(method, engine, method.init(lab.x0)), engine
+    sandbox = Sandbox(tmp_path)
+    engine = sandbox.serial(method)
+    return drive(method, engine, method.init(sandbox.x0)), engine
 
 
 def test_the_server_sees_votes_and_says_so(tmp_path):
@@ -294,10 +296,10 @@ def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
     method = PATE(rounds=2, sub=3, epsilon=50.0)
     states = []
     for shift in (0, 1):
-        lab = Lab(tmp_path / str(shift))
-        engine = lab.serial(method)
+        sandbox = Sandbox(tmp_path / str(shift))
+        engine = sandbox.serial(method)
         engine.public = Examples(engine.public.x, (engine.public.y + shift) % 3)
-        states.append(drive(method, engine, method.init(lab.x0)))
+        states.append(drive(method, engine, method.init(sandbox.x0)))
     assert torch.equal(states[0].labels, states[1].labels)
     assert all(
         torch.equal(a, b) for a, b in zip(states[0].x.values(), states[1].x.values(), strict=True)
@@ -306,14 +308,14 @@ def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
 
 
 def test_with_a_large_budget_the_labels_are_the_plain_majority(tmp_path):
-    lab = Lab(tmp_path)
+    sandbox = Sandbox(tmp_path)
     method = PATE(labels="vote", epsilon=1e6, rounds=0, teacher=SGD(lr=0.5, epochs=5))
-    engine = lab.serial(method)
-    s = drive(method, engine, method.init(lab.x0))
+    engine = sandbox.serial(method)
+    s = drive(method, engine, method.init(sandbox.x0))
     votes = []
     for i in "345":
-        me = lab.world(method, tmp_path / "w").client("pate.vote", i, 0, {})
-        votes.append(ballots(me, lab.x0, method.teacher, engine.public.x))
+        me = sandbox.world(method, tmp_path / "w").client("pate.vote", i, 0, {})
+        votes.append(ballots(me, sandbox.x0, method.teacher, engine.public.x))
     counts = np.sum(votes, axis=0)
     clear = counts.max(1) > 1  # of three votes; where all differ, noise decides
     assert clear.any()

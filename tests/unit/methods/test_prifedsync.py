@@ -8,31 +8,31 @@ import torch
 from tacit import privacy
 from tacit.codec import same
 from tacit.core import BadInput, Gaussian, Ledger, NonPrivate, Params
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.methods import PFLDyn, PriFedSync, prifedsync
 from tacit.privacy import mechanisms
-from tacit.run.drive import drive
 
 QUICK = Episodes(steps=3, batch=4)
 
 
-def run(lab, method):
-    engine = lab.serial(method)
-    return drive(method, engine, method.init(lab.x0)), engine
+def run(sandbox, method):
+    engine = sandbox.serial(method)
+    return drive(method, engine, method.init(sandbox.x0)), engine
 
 
 @pytest.mark.parametrize("mode", ["certified", "paper"])
-def test_without_noise_it_is_pfldyn_to_the_bit_and_nothing_is_claimed(lab, mode):
-    want, _ = run(lab, PFLDyn(rounds=3, per_round=4, local=QUICK))
-    got, engine = run(lab, PriFedSync(rounds=3, per_round=4, mode=mode, sigma=0.0, local=QUICK))
+def test_without_noise_it_is_pfldyn_to_the_bit_and_nothing_is_claimed(sandbox, mode):
+    want, _ = run(sandbox, PFLDyn(rounds=3, per_round=4, local=QUICK))
+    got, engine = run(sandbox, PriFedSync(rounds=3, per_round=4, mode=mode, sigma=0.0, local=QUICK))
     assert same(want.x, got.x)
     assert same(want.g, got.g)
     assert privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5) == math.inf
 
 
-def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(lab):
+def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(sandbox):
     method = PriFedSync(rounds=4, sigma=2.0, local=QUICK)
-    _, engine = run(lab, method)
+    _, engine = run(sandbox, method)
     got = privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5)
     assert got == pytest.approx(privacy.gdp_epsilon(2 * math.sqrt(4) / 2.0, 1e-5))
     predicted = Ledger(
@@ -44,17 +44,17 @@ def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(lab):
 
 
 @pytest.fixture
-def sent(lab, monkeypatch):
+def sent(sandbox, monkeypatch):
     """Return what a client with an update of norm 10 sends, and keeps, when every noise number is 1."""
-    dx = Params({k: torch.ones_like(v) for k, v in lab.x0.items()})
+    dx = Params({k: torch.ones_like(v) for k, v in sandbox.x0.items()})
     dx = dx * (10 / dx.norm())
     monkeypatch.setattr(prifedsync, "debiased", lambda *a: dx)
     monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
 
     def go(**settings):
         method = PriFedSync(local=QUICK, **settings)
-        me = lab.serial(method).world.client("prifedsync.train", "0", 0, {})
-        return prifedsync.train.fn(me, x=lab.x0, method=method), dx, me
+        me = sandbox.serial(method).world.client("prifedsync.train", "0", 0, {})
+        return prifedsync.train.fn(me, x=sandbox.x0, method=method), dx, me
 
     return go
 

@@ -10,9 +10,9 @@ import pytest
 
 from tacit import privacy
 from tacit.core import most_rounds, some
+from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.methods import CUAG, LDPFL, UDP, NbAFL, PriFedSync
-from tacit.run.drive import drive
 
 DELTA, TARGET = 1e-5, 6.0
 QUICK = Episodes(steps=2)
@@ -38,24 +38,24 @@ def figures(ledger):
     }
 
 
-def spent(method, lab):
-    engine = lab.serial(method)
-    drive(method, engine, method.init(lab.x0))
+def spent(method, sandbox):
+    engine = sandbox.serial(method)
+    drive(method, engine, method.init(sandbox.x0))
     return engine
 
 
 @pytest.mark.parametrize("name", SOLVED)
-def test_a_client_an_example_and_a_replacement_cost_what_was_asked_for(name, lab):
+def test_a_client_an_example_and_a_replacement_cost_what_was_asked_for(name, sandbox):
     """Eps 6 was 6 for the client and 14 for one of its examples."""
-    got = figures(spent(SOLVED[name], lab).ledger)
+    got = figures(spent(SOLVED[name], sandbox).ledger)
     assert got == {key: pytest.approx(TARGET, rel=1e-6) for key in got}
     assert len(set(got.values())) == 1
 
 
-def test_a_fixed_sigma_keeps_its_meaning_and_costs_what_it_does(lab):
+def test_a_fixed_sigma_keeps_its_meaning_and_costs_what_it_does(sandbox):
     """Noise sigma C on updates that are up to 2C apart: 2/sigma-GDP for each of a client's rounds."""
     method = PriFedSync(rounds=3, per_round=4, sigma=2.0, local=QUICK)
-    engine = spent(method, lab)
+    engine = spent(method, sandbox)
     K = most_rounds(engine, some(4), 3)
     got = figures(engine.ledger)
     assert got == {key: pytest.approx(privacy.gdp_epsilon(math.sqrt(K), DELTA)) for key in got}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lab import Server
+from sandbox import Server
 
 from tacit.core import FEDERATION, Gaussian, Release
 

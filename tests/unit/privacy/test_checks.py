@@ -8,22 +8,22 @@ import networks
 import numpy as np
 import pytest
 import torch
-from lab import a_client
 from networks import BAD, CLASSES, GOOD, SHAPE
+from sandbox import a_client
 from torch import nn
 
 import tacit
 from tacit.core import BadInput, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
+from tacit.experiment.conduct import check_parts
 from tacit.local.prototypes import Episodes, Private
 from tacit.local.sgd import SGD, clipped_gradient
-from tacit.methods.words import method_from_spec
+from tacit.methods.spec import method_from_spec
 from tacit.models import build
 from tacit.privacy import check_network
 from tacit.privacy.checks import check_gradients, cross_entropies
 from tacit.privacy.perexample import CannotClip, clipped_sum
-from tacit.run.conduct import check_parts
 from tacit.synthesis.gan import GAN, Game
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import Server
+from sandbox import Server
 from scipy import stats
 
 from tacit.core import (

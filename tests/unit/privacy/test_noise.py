@@ -10,7 +10,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 from hypothesis import strategies as st
-from lab import Server
+from sandbox import Server
 from scipy import stats
 
 from tacit.core import Client, Everyone, Ledger, Params, Replies

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lab import Server
+from sandbox import Server
 
 from tacit.core import Client, Everyone, Ledger, NonPrivate, Params, Replies, params_of
 from tacit.data.examples import Examples

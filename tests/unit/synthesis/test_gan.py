@@ -13,11 +13,11 @@ from tacit.core import BadInput, Client, Gaussian, Ledger, NonPrivate, Sampling
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.engines.node import one_thread
+from tacit.experiment.config import validated
 from tacit.privacy.accounting import epsilon as certified
 from tacit.privacy.calibrate import spend
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
-from tacit.run.experiment import validated
 from tacit.synthesis import gan as module
 from tacit.synthesis.gan import GAN, Game, claims, permitted
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks

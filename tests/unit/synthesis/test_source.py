@@ -16,10 +16,10 @@ from tacit.core import BadInput, Client, Ledger, Pure, Task
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.node import one_thread
+from tacit.experiment.synth import synthesise
 from tacit.methods.dafl import DAFL
 from tacit.methods.gfl import GFL
-from tacit.methods.words import method_from_spec
-from tacit.run.synth import synthesise
+from tacit.methods.spec import method_from_spec
 from tacit.synthesis.gan import GAN, GANSettings
 from tacit.synthesis.source import Source
 

@@ -12,9 +12,9 @@ from tacit.engines.node import Engine
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.testing.world import PUBLIC, SEED, SIZES, Lab, federation
+from tacit.testing.world import PUBLIC, SEED, SIZES, Sandbox, federation
 
-__all__ = ["PUBLIC", "SEED", "SIZES", "Lab", "Server", "a_client", "federation", "small"]
+__all__ = ["PUBLIC", "SEED", "SIZES", "Sandbox", "Server", "a_client", "federation", "small"]
 
 
 class Server(Engine):

@@ -20,12 +20,12 @@ from tacit.core import BadInput, check_choice
 from tacit.data import KNOWN, load
 from tacit.data.federated import federate
 from tacit.data.files import FILES, data_folder, ensure, locate, verify
-from tacit.data.partition import SCHEMES, clients_of
+from tacit.data.splits import SCHEMES, clients_of
 from tacit.engines.inprocess import processors
+from tacit.experiment.config import Setting
 from tacit.methods import METHODS
 from tacit.models import MODELS
 from tacit.report.pictures import draw_split, text_split
-from tacit.run.experiment import Setting
 
 
 def methods(args: Sequence[str]) -> None:

@@ -17,15 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, Diverged, TacitError, check_choice, check_number
 from tacit.data.examples import Dataset
-from tacit.methods.words import (
-    folder_of,
-    method_class,
-    method_from,
-    method_from_spec,
-    name_of,
-    validated,
-)
-from tacit.run.compare import (
+from tacit.experiment.compare import (
     TABLE,
     Row,
     check_all,
@@ -35,9 +27,17 @@ from tacit.run.compare import (
     write_json,
     write_plan,
 )
-from tacit.run.conduct import Nobody, Run, Watcher, data_again
-from tacit.run.experiment import Experiment, Setting, setting_from
-from tacit.run.rundir import free_folder
+from tacit.experiment.conduct import Nobody, Run, Watcher, data_again
+from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.rundir import free_folder
+from tacit.methods.spec import (
+    folder_of,
+    method_class,
+    method_from,
+    method_from_spec,
+    name_of,
+    validated,
+)
 
 FILE = "sweep.json"
 Values = dict[str, int | float]  # of the swept fields, such as {"epsilon": 1, "sgd.lr": 0.1}
@@ -202,7 +202,7 @@ def sweep(
 
     [0.01, 0.1]}``.
 
-    The other keywords are those of :func:`tacit.run.compare.compare`.
+    The other keywords are those of :func:`tacit.experiment.compare.compare`.
     """
     words = [methods] if isinstance(methods, str) else list(methods)
     dataset = data if isinstance(data, Dataset) else None
@@ -248,7 +248,7 @@ def resume_sweep(
     """
     plan = read_sweep(folder)
     dataset = dataset or data_again(
-        plan.setting.data, "tacit.run.sweep.resume_sweep(folder, dataset=...)"
+        plan.setting.data, "tacit.experiment.sweep.resume_sweep(folder, dataset=...)"
     )
     forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)

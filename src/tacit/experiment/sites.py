@@ -16,15 +16,15 @@ from tacit.compress import Compressor
 from tacit.core import BadInput, Client, ClientId, Params, Predictor, Reply, task
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
-from tacit.data.partition import Split
+from tacit.data.splits import Split
 from tacit.engines.flower import Charter, Facts, Sites
 from tacit.engines.node import Engine, World
+from tacit.experiment.conduct import budget_of, calibrated, check_parts, warn_of_delta
+from tacit.experiment.config import Experiment
+from tacit.experiment.evaluate import CHUNK
+from tacit.experiment.rundir import RunDir
 from tacit.local.sgd import network
 from tacit.models import build, choose
-from tacit.run.conduct import budget_of, calibrated, check_parts, warn_of_delta
-from tacit.run.evaluate import CHUNK
-from tacit.run.experiment import Experiment
-from tacit.run.rundir import RunDir
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
-from tacit.data.partition import clients_of
+from tacit.data.splits import clients_of
 from tacit.methods import METHODS
-from tacit.methods.words import method_from, name_of, validated
+from tacit.methods.spec import method_from, name_of, validated
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import __version__
-from tacit.apps.gate import Gate
-from tacit.apps.grid import PatientGrid
+from tacit.apps.gateway import Gate
 from tacit.apps.keys import public_pems
+from tacit.apps.sending import PatientGrid
 from tacit.codec import write_atomically
 from tacit.core import TacitError
 from tacit.engines.flower import Facts, letter, opened, packed, post

@@ -9,15 +9,11 @@ import pytest
 
 from tacit.core import BadInput
 from tacit.data import load
-from tacit.methods.fedavg import FedAvg
-from tacit.methods.fedprox import FedProx
-from tacit.report.pictures import draw_sweep
-from tacit.report.tables import sweep_table
-from tacit.run.compare import Row, run_all
-from tacit.run.conduct import Nobody
-from tacit.run.experiment import Setting
-from tacit.run.rundir import Busy, RunDir
-from tacit.run.sweep import (
+from tacit.experiment.compare import Row, run_all
+from tacit.experiment.conduct import Nobody
+from tacit.experiment.config import Setting
+from tacit.experiment.rundir import Busy, RunDir
+from tacit.experiment.sweep import (
     Point,
     Sweep,
     numbers,
@@ -28,6 +24,10 @@ from tacit.run.sweep import (
     resume_sweep,
     sweep,
 )
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.fedprox import FedProx
+from tacit.report.pictures import draw_sweep
+from tacit.report.tables import sweep_table
 
 QUICK = {"clients": 4, "workers": 0}
 

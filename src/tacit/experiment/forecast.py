@@ -11,8 +11,8 @@ from fractions import Fraction
 
 from tacit import privacy
 from tacit.core import Ledger, Release
-from tacit.run.conduct import Plan, participations
-from tacit.run.experiment import Experiment
+from tacit.experiment.conduct import Plan, participations
+from tacit.experiment.config import Experiment
 
 
 def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:

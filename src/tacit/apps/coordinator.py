@@ -16,16 +16,16 @@ from typing import Literal
 
 from tacit import data
 from tacit.apps.keys import register_of
-from tacit.apps.link import Link
+from tacit.apps.superlink import Link
 from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.flower import Charter, Facts, Sites
-from tacit.methods.words import name_of, validated
-from tacit.run.conduct import Run, Watcher, conduct
-from tacit.run.experiment import Experiment
-from tacit.run.rundir import RunDir, free_folder
-from tacit.run.sites import AtSites
+from tacit.experiment.conduct import Run, Watcher, conduct
+from tacit.experiment.config import Experiment
+from tacit.experiment.rundir import RunDir, free_folder
+from tacit.experiment.sites import AtSites
+from tacit.methods.spec import name_of, validated
 
 
 @dataclass(frozen=True)

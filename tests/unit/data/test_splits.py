@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import BadInput
-from tacit.data import partition
-from tacit.data.partition import PRESETS, SCHEMES, clients_of, split
+from tacit.data import splits
+from tacit.data.splits import PRESETS, SCHEMES, clients_of, split
 
 TEN = np.arange(100) % 10  # ten classes, ten examples each
 
@@ -120,7 +120,7 @@ def test_quantity_keeps_the_classes_and_changes_the_sizes():
 
 def test_empty_clients_are_filled_from_the_largest():
     counts = np.array([[5, 1], [0, 0], [0, 3], [0, 0]])
-    assert partition._fill_empty(counts).tolist() == [[3, 1], [1, 0], [0, 3], [1, 0]]
+    assert splits._fill_empty(counts).tolist() == [[3, 1], [1, 0], [0, 3], [1, 0]]
 
 
 def test_acid_gives_equal_sizes_where_the_classes_allow_it():
@@ -201,9 +201,9 @@ def test_test_rows_follow_the_training_rows():
 
 def test_apportion_gives_the_rest_to_the_largest_remainders():
     rng = np.random.default_rng(0)
-    assert partition._apportion(rng, 5, np.array([3, 0, 3, 1])).tolist() == [2, 0, 2, 1]
-    assert partition._apportion(rng, 5, np.array([0, 0])).tolist() == [0, 0]
-    assert partition._apportion(rng, 1, np.array([1, 1, 1])).sum() == 1
+    assert splits._apportion(rng, 5, np.array([3, 0, 3, 1])).tolist() == [2, 0, 2, 1]
+    assert splits._apportion(rng, 5, np.array([0, 0])).tolist() == [0, 0]
+    assert splits._apportion(rng, 1, np.array([1, 1, 1])).sum() == 1
 
 
 def test_a_client_may_have_no_test_rows():
@@ -212,7 +212,7 @@ def test_a_client_may_have_no_test_rows():
 
 def test_the_split_does_not_depend_on_hash_randomisation():
     code = """
-from tacit.data.partition import split
+from tacit.data.splits import split
 result = split("alid:2", [0, 1, 2, 3] * 9, [0, 1, 2, 3], clients=4, classes=4, seed=3)
 text = repr(([rows.tolist() for rows in result.train + result.test], result.relabel))
 """
@@ -233,7 +233,7 @@ def test_splits_stay_as_they_are():
 
 
 def test_every_scheme_has_a_line_of_help():
-    assert {usage.partition(":")[0] for usage in SCHEMES} == set(partition._DRAW)
+    assert {usage.partition(":")[0] for usage in SCHEMES} == set(splits._DRAW)
     assert all(text and "\n" not in text for text in SCHEMES.values())
 
 

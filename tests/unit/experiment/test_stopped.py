@@ -8,7 +8,7 @@ import tacit
 from tacit import privacy
 from tacit.core import BudgetReached, Ledger
 from tacit.engines.store import to_text
-from tacit.run.rundir import RunDir
+from tacit.experiment.rundir import RunDir
 
 
 def epsilon(ledger):

@@ -35,19 +35,19 @@ from tacit.core import (
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
-from tacit.data.partition import clients_of, is_own_split
+from tacit.data.splits import clients_of, is_own_split
 from tacit.engines.inprocess import engine as make_engine
 from tacit.engines.inprocess import processors
 from tacit.engines.node import Engine, World, sample_rng
-from tacit.methods.words import as_method, label_of, name_of
+from tacit.experiment.config import Experiment, setting_from
+from tacit.experiment.drive import drive
+from tacit.experiment.evaluate import evaluate
+from tacit.experiment.extend import extended
+from tacit.experiment.rundir import Busy, RunDir, free_folder
+from tacit.methods.spec import as_method, label_of, name_of
 from tacit.models import build, choose
 from tacit.privacy.checks import check_once
 from tacit.privacy.guard import Budget
-from tacit.run.drive import drive
-from tacit.run.evaluate import evaluate
-from tacit.run.experiment import Experiment, setting_from
-from tacit.run.extend import extended
-from tacit.run.rundir import Busy, RunDir, free_folder
 
 
 class Watcher(Protocol):
@@ -173,7 +173,7 @@ def run(
     ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
     its settings) or an instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out``
     the folder of the run, a new one in ``runs/`` by default; ``watch`` is told how it goes. The
-    other keywords are the fields of :class:`tacit.run.experiment.Setting`: split, clients, model,
+    other keywords are the fields of :class:`tacit.experiment.config.Setting`: split, clients, model,
     seed, eval_every, delta, budget, compress, noise, workers, device. What cannot be used is
     refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
     """

@@ -9,10 +9,10 @@ import pytest
 
 from tacit import privacy
 from tacit.core import BadInput
+from tacit.experiment.conduct import calibrated
 from tacit.local.sgd import SGD
 from tacit.methods.dp_scaffold import DPScaffold
 from tacit.methods.fedavg import FedAvg
-from tacit.run.conduct import calibrated
 
 DELTA = 1e-5
 ALIKE = {"0": 150, "1": 150}

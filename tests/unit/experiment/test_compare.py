@@ -9,9 +9,9 @@ import pytest
 import tacit
 from tacit.cli.main import call
 from tacit.core import BadInput
-from tacit.run.compare import FILE, read_comparison, resume_comparison
-from tacit.run.sweep import FILE as SWEEP
-from tacit.run.sweep import read_sweep
+from tacit.experiment.compare import FILE, read_comparison, resume_comparison
+from tacit.experiment.sweep import FILE as SWEEP
+from tacit.experiment.sweep import read_sweep
 
 QUICK = {"clients": 3, "workers": 0, "model": "logistic"}
 FLAGS = ["--clients", "3", "--workers", "0", "--model", "logistic"]

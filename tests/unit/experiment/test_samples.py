@@ -5,18 +5,18 @@ No message may say it.
 
 from dataclasses import replace
 
-from lab import SIZES, Lab, small
+from sandbox import SIZES, Sandbox, small
 
+from tacit.experiment.conduct import calibrated
+from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.fedavg import FedAvg
-from tacit.run.conduct import calibrated
-from tacit.run.drive import drive
 
 
-def first_round(lab: Lab, method, sample_seed):
+def first_round(sandbox: Sandbox, method, sample_seed):
     """Return the calls of the first round, who got them, and the ledger."""
-    engine, calls, asked = lab.serial(method), [], []
+    engine, calls, asked = sandbox.serial(method), [], []
     engine.sample_seed, exchange = sample_seed, engine.exchange
 
     def heard(kind, call, heads):
@@ -25,18 +25,18 @@ def first_round(lab: Lab, method, sample_seed):
         return exchange(kind, call, heads)
 
     engine.exchange = heard
-    drive(method, engine, method.init(lab.x0), stop_after=1)
+    drive(method, engine, method.init(sandbox.x0), stop_after=1)
     return calls, asked, engine.ledger
 
 
-def test_no_call_tells_who_is_sampled_where_that_must_be_secret(lab, one_thread):
+def test_no_call_tells_who_is_sampled_where_that_must_be_secret(sandbox, one_thread):
     amplified = set()
     for name in METHODS:
         method = small(name, 1)
-        calls, asked, ledger = first_round(lab, method, 1)
+        calls, asked, ledger = first_round(sandbox, method, 1)
         if any(line.unit == "client" and line.sampling.law != "everyone" for line in ledger):
             amplified.add(name)
-            others = [first_round(lab, method, seed) for seed in range(2, 6)]
+            others = [first_round(sandbox, method, seed) for seed in range(2, 6)]
             assert any(other[1] != asked for other in others)
             assert all(other[0] == calls for other in others), name
     assert {"dp_fedavg", "cl_fl"} <= amplified

@@ -13,13 +13,13 @@ from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.runs import examples_of, first_line
 from tacit.core import Ledger, Relation, Unit, check_number
-from tacit.methods.words import method_class
+from tacit.experiment.conduct import Plan
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.forecast import over_rounds, predicted
+from tacit.methods.spec import method_class
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_epsilon
 from tacit.report.tables import aligned
-from tacit.run.conduct import Plan
-from tacit.run.cost import over_rounds, predicted
-from tacit.run.experiment import Experiment, Setting
 
 
 def method_cost(name: str, args: Sequence[str]) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from tacit import privacy
 from tacit.core import FEDERATION, BadInput, Gaussian, Ledger, Release
+from tacit.experiment import forecast
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.forecast import over_rounds
 from tacit.methods import CLFL, LDPFL, UDP, DPFedAvg
-from tacit.run import cost
-from tacit.run.cost import over_rounds
-from tacit.run.experiment import Experiment, Setting
 
 
 def line(z, *rounds, owner="0", what="update"):
@@ -24,7 +24,7 @@ def curve(monkeypatch):
     """
 
     def of(lines, rounds):
-        monkeypatch.setattr(cost, "predicted", lambda experiment, plan: Ledger(lines))
+        monkeypatch.setattr(forecast, "predicted", lambda experiment, plan: Ledger(lines))
         return over_rounds(Experiment(UDP(rounds=rounds), Setting(clients=3)), points=rounds)
 
     return of

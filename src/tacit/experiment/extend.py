@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tacit.core import BadInput, Method, NonPrivate, Release, check_number
-from tacit.methods.words import name_of
+from tacit.methods.spec import name_of
 
 
 def extended(method: Any, rounds: int, predict: Callable[[Method], Iterable[Release]]) -> Any:

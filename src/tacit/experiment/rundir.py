@@ -19,9 +19,9 @@ from safetensors.torch import save as save_tensors
 from tacit import codec
 from tacit.core import BadInput, ClientId, Ledger, Nothing, Params, Release
 from tacit.engines.store import Draws, read_ledger, to_text
-from tacit.run.about import FILE as ABOUT
-from tacit.run.about import note_start
-from tacit.run.experiment import Experiment, read_experiment, to_toml
+from tacit.experiment.about import FILE as ABOUT
+from tacit.experiment.about import note_start
+from tacit.experiment.config import Experiment, read_experiment, to_toml
 
 # what a run has written by the time that it asks its first client
 OWN = ("config.toml", "ledger.jsonl", "metrics.jsonl", "model.safetensors", ABOUT, ".lock")

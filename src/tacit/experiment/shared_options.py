@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from tacit.core import BadInput
-from tacit.methods.words import method_from_spec, parted
+from tacit.methods.spec import method_from_spec, parted
 
 
 def with_common(words: Sequence[str], common: Mapping[str, Any]) -> tuple[list[str], list[str]]:

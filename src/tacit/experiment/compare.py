@@ -19,11 +19,11 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.methods.words import folder_of, method_from_spec, validated
-from tacit.run.conduct import Nobody, Plan, Run, Watcher, data_again
-from tacit.run.experiment import Experiment, Setting, setting_from
-from tacit.run.rundir import Busy, RunDir, free_folder, plain, restore
-from tacit.run.shared import with_common
+from tacit.experiment.conduct import Nobody, Plan, Run, Watcher, data_again
+from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
+from tacit.experiment.shared_options import with_common
+from tacit.methods.spec import folder_of, method_from_spec, validated
 
 P = TypeVar("P")
 FILE, TABLE = "comparison.json", "table.json"
@@ -109,7 +109,7 @@ def compare(
 
     ``common`` has settings for every method that has them, such as ``{"rounds": 5}``; ``notes`` of
     the result names the others. With ``repeats`` each runs with so many seeds, from
-    ``seed`` on. The other keywords are those of :func:`tacit.run.conduct.run`. The result has one
+    ``seed`` on. The other keywords are those of :func:`tacit.experiment.conduct.run`. The result has one
     :class:`Row` for each method in ``rows``, also for one that its budget has stopped.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):
@@ -193,7 +193,7 @@ def resume_comparison(
     """
     plan = read_comparison(folder)
     dataset = dataset or data_again(
-        plan.setting.data, "tacit.run.compare.resume_comparison(folder, dataset=...)"
+        plan.setting.data, "tacit.experiment.compare.resume_comparison(folder, dataset=...)"
     )
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), (BudgetReached,))
     rows = [
