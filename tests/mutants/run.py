@@ -118,7 +118,8 @@ def tested(folder: Path, tests: Sequence[str]) -> int:
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder / "src"))
     os.environ.update(PYTHONPATH=str(folder / "src"), COLUMNS="200")
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--tb=line", "-rf", *tests])
+    quiet = ["-q", "-x", "-p", "no:cacheprovider", "--tb=line", "-rf"]
+    code = pytest.main([*quiet, "--hypothesis-seed=0", *tests])
     sys.stdout.flush()
     ours = str(sys.modules["tacit"].__file__).startswith(str(folder))
     return int(code) if ours else BROKEN

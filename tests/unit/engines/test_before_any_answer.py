@@ -406,7 +406,7 @@ class Counting(nn.Module):
     def forward(self, x):
         if self.training:
             self.seen += x.detach().mean(0)
-        return self.layer(x) + self.seen.sum()
+        return self.layer(x + self.seen)
 
 
 def test_no_task_meets_what_another_one_left_in_the_network(sandbox):
