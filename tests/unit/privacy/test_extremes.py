@@ -322,6 +322,19 @@ def test_who_spent_most_is_found_without_looking_at_everybody(monkeypatch):
     assert most == each[owner] == max(each.values())
 
 
+def test_the_highest_bound_need_not_be_of_the_owner_who_spent_most():
+    """Bounds are 3.55 for a sampled owner, who spent 3.03, and exact for the other: 3.27."""
+    ledger = Ledger([
+        dp_sgd(1.0, 1, steps=70, q=0.05, owner="sampled"),
+        Release("sgd", "example", "whole", "server", Gaussian(1.29), ((0, 0),)),
+    ])  # fmt: skip
+    each = by_owner(ledger, unit="example", observer="server", delta=DELTA)
+    assert each == {"sampled": pytest.approx(3.03, abs=0.01), "whole": pytest.approx(3.27, abs=0.02)}
+    assert epsilon(ledger, **WHERE) == each["whole"] == gdp_epsilon(1 / 1.29, DELTA)
+    owners = bills_of(ledger, unit="example", observer="server")
+    assert most_spent(owners, "zero-out", DELTA) == ("whole", each["whole"])
+
+
 def test_a_thousand_different_mechanisms_are_joined_for_the_worse():
     """As many noise multipliers as rounds; between the least and the largest of them."""
     q = Sampling("poisson", 0.01)
