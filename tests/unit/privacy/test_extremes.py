@@ -329,7 +329,10 @@ def test_the_highest_bound_need_not_be_of_the_owner_who_spent_most():
         Release("sgd", "example", "whole", "server", Gaussian(1.29), ((0, 0),)),
     ])  # fmt: skip
     each = by_owner(ledger, unit="example", observer="server", delta=DELTA)
-    assert each == {"sampled": pytest.approx(3.03, abs=0.01), "whole": pytest.approx(3.27, abs=0.02)}
+    assert each == {
+        "sampled": pytest.approx(3.03, abs=0.01),
+        "whole": pytest.approx(3.27, abs=0.02),
+    }
     assert epsilon(ledger, **WHERE) == each["whole"] == gdp_epsilon(1 / 1.29, DELTA)
     owners = bills_of(ledger, unit="example", observer="server")
     assert most_spent(owners, "zero-out", DELTA) == ("whole", each["whole"])
