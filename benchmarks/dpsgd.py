@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from peers.discriminator import SIZE, Discriminator, real_loss
 from torch import Tensor, nn
 
-from tacit.engines.inprocess import keep_memory
+from tacit.engines.workers import keep_memory
 from tacit.models import build
 from tacit.privacy.noise import FromOS, noised
 from tacit.privacy.perexample import clipped_sum, micro_batch

@@ -33,8 +33,8 @@ def one(method: str, clients: int, rounds: int) -> None:
     from tacit.data.examples import Dataset, Examples
     from tacit.data.federated import Federation
     from tacit.data.splits import Split
-    from tacit.experiment.conduct import Plan
     from tacit.experiment.config import Experiment, Setting
+    from tacit.experiment.plan import Plan
     from tacit.experiment.rundir import RunDir
     from tacit.methods import METHODS
 

@@ -1,7 +1,7 @@
 import pytest
 from sandbox import Sandbox
 
-from tacit.engines import node
+from tacit.engines import client_host
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def one_thread():
 
     Many threads make steps as small as these a hundred times slower on a busy machine.
     """
-    with node.one_thread():
+    with client_host.one_thread():
         yield

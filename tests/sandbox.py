@@ -8,7 +8,7 @@ import torch
 from tacit.core import Client, Ledger
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.engines.node import Engine
+from tacit.engines.server import Engine
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS

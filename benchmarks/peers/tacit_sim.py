@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
-from tacit.experiment.conduct import Plan
 from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.plan import Plan
 from tacit.experiment.rundir import RunDir
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import FedAvg

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         task,
     )
     from tacit.experiment.compare import compare
-    from tacit.experiment.conduct import Run, resume, run
+    from tacit.experiment.result import Run
+    from tacit.experiment.start import resume, run
     from tacit.experiment.sweep import sweep
     from tacit.local.sgd import SGD, Trains
 
@@ -62,7 +63,8 @@ __all__ = [
 ]
 
 _WHERE = {
-    "tacit.experiment.conduct": "Run resume run",
+    "tacit.experiment.result": "Run",
+    "tacit.experiment.start": "resume run",
     "tacit.experiment.compare": "compare",
     "tacit.experiment.sweep": "sweep",
     "tacit.local.sgd": "SGD Trains",

@@ -18,7 +18,7 @@ from tacit.compress import Compressor
 from tacit.core import Fixed, Ledger, NonPrivate, Nothing, TooFewReplies, mean
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.engines.node import Serial
+from tacit.engines.serial import Serial
 from tacit.engines.store import read_ledger
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes

@@ -8,10 +8,11 @@ from sandbox import SEED, small
 
 from tacit import privacy
 from tacit.core import BadInput
-from tacit.experiment.conduct import Plan, calibrated
+from tacit.experiment.calibration import calibrated
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.drive import drive
 from tacit.experiment.forecast import predicted
+from tacit.experiment.plan import Plan
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import ALONE, DAFL

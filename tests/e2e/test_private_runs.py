@@ -12,10 +12,10 @@ import tacit
 from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BudgetReached
-from tacit.experiment.conduct import resume
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.forecast import predicted
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.start import resume
 from tacit.methods.spec import method_from_spec
 from tacit.privacy import show_epsilon
 

@@ -39,11 +39,12 @@ from tacit.core import (
 from tacit.core.own_code import load
 from tacit.data.splits import Split
 from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
-from tacit.engines.node import Answer, Head, Refusal, sample_rng
+from tacit.engines.messages import Answer, Head, Refusal
+from tacit.engines.server import sample_rng
 from tacit.engines.store import read_ledger
-from tacit.experiment.conduct import Plan
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.evaluate import score
+from tacit.experiment.plan import Plan
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.sites import AtSites, agreed, summary, tally, tally_own
 from tacit.local.sgd import SGD

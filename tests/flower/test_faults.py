@@ -13,7 +13,7 @@ from tacit import codec
 from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Fixed, mean
-from tacit.engines.node import sample_rng
+from tacit.engines.server import sample_rng
 from tacit.engines.store import read_ledger
 from tacit.experiment.rundir import RunDir
 

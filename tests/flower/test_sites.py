@@ -17,7 +17,7 @@ from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Poisson
 from tacit.data.federated import federate
-from tacit.engines.node import sample_rng
+from tacit.engines.server import sample_rng
 from tacit.experiment.rundir import RunDir
 from tacit.methods import METHODS
 

@@ -49,7 +49,9 @@ from tacit.core import (
     Unit,
 )
 from tacit.data.federated import Federation
-from tacit.engines.node import Engine, Fault, Serial, World, no_fault
+from tacit.engines.client_host import World
+from tacit.engines.serial import Serial
+from tacit.engines.server import Engine, Fault, no_fault
 from tacit.experiment.drive import drive
 from tacit.privacy import mechanisms, noise
 from tacit.privacy.noise import FromSeed, Source

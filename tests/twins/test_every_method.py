@@ -13,7 +13,7 @@ from twins.harness import check
 from twins.worlds import client_away, client_other, record_gone, record_other
 
 from tacit.core import params_of
-from tacit.engines.node import World
+from tacit.engines.client_host import World
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS

@@ -8,7 +8,7 @@ from twins.worlds import client_away, record_gone
 
 from tacit.compress import Compressor
 from tacit.core import Client, Everyone, Params, PublicInt, Reply, mean, task
-from tacit.engines.node import World
+from tacit.engines.client_host import World
 from tacit.local.sgd import SGD
 from tacit.methods import dp_fedavg, fedavg
 from tacit.methods.cl_fl import CLFL

@@ -18,7 +18,8 @@ from tacit.core import Everyone, Fixed, Params, Poisson, Replies, Sampling, para
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation, LocalData
 from tacit.data.splits import Split
-from tacit.engines.node import Serial, World
+from tacit.engines.client_host import World
+from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes, Private
 from tacit.local.sgd import SGD

@@ -97,5 +97,5 @@ def test_the_public_functions_say_what_they_take():
         "watch",
         "setting",
     ]
-    assert "eval_every" in (tacit.experiment.conduct.run.__doc__ or "")
+    assert "eval_every" in (tacit.experiment.start.run.__doc__ or "")
     assert "repeats" in (tacit.compare.__doc__ or "")

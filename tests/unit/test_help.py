@@ -18,9 +18,9 @@ from tacit.cli.flags import _flags as all_flags
 from tacit.cli.main import call
 from tacit.cli.runs import _augment_flags, run_flags
 from tacit.core import BadInput
-from tacit.experiment import conduct
-from tacit.experiment.conduct import Plan
+from tacit.experiment import start as starting
 from tacit.experiment.config import Experiment
+from tacit.experiment.plan import Plan
 from tacit.methods import METHODS
 
 FLAGS_OF = {
@@ -108,7 +108,7 @@ def test_help_of_a_method_ends_with_commands_that_work(
         planned.append(Plan.of(experiment))
         raise BadInput("planned")
 
-    monkeypatch.setattr(conduct, "start", plan_only)
+    monkeypatch.setattr(starting, "start", plan_only)
     *_, cost, run = printed_help(f"run {name}", capsys).split("examples:")[1].strip().splitlines()
     assert cost.split()[:3] == ["tacit", "privacy", name]
     assert run.split()[:3] == ["tacit", "run", name]

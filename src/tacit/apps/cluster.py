@@ -24,12 +24,17 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit.codec import unpack
 from tacit.core import ClientId, TooFewReplies
+from tacit.engines.client_host import World
 from tacit.engines.flower import Charter, Sites, letter, opened, packed, post
-from tacit.engines.node import Engine, Head, Serial, World
-from tacit.experiment.conduct import Nobody, Plan, conduct
+from tacit.engines.messages import Head
+from tacit.engines.serial import Serial
+from tacit.engines.server import Engine
 from tacit.experiment.config import Experiment, read_experiment
 from tacit.experiment.evaluate import evaluate
+from tacit.experiment.loop import conduct
+from tacit.experiment.plan import Plan
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.watch import Nobody
 from tacit.methods.spec import validated
 
 LIMIT = 1 << 40  # nobody is a stranger here

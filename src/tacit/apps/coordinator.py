@@ -21,10 +21,12 @@ from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.flower import Charter, Facts, Sites
-from tacit.experiment.conduct import Run, Watcher, conduct
 from tacit.experiment.config import Experiment
+from tacit.experiment.loop import conduct
+from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir, free_folder
 from tacit.experiment.sites import AtSites
+from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of, validated
 
 

@@ -41,8 +41,10 @@ from tacit.core import (
 )
 from tacit.data.examples import Dataset
 from tacit.data.splits import Split
+from tacit.engines.charging import charge_failure
+from tacit.engines.client_host import World
 from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
-from tacit.engines.node import Answer, Head, Refusal, World, charge_failure, check_finite
+from tacit.engines.messages import Answer, Head, Refusal, check_finite
 from tacit.engines.store import ClientStore, read_ledger
 from tacit.experiment.sites import Tally, holding, tally_own
 from tacit.methods.spec import validated

@@ -21,7 +21,7 @@ from tacit.data import KNOWN, load
 from tacit.data.federated import federate
 from tacit.data.files import FILES, data_folder, ensure, locate, verify
 from tacit.data.splits import SCHEMES, clients_of
-from tacit.engines.inprocess import processors
+from tacit.engines.workers import processors
 from tacit.experiment.config import Setting
 from tacit.methods import METHODS
 from tacit.models import MODELS

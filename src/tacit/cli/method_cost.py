@@ -13,9 +13,9 @@ from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.runs import examples_of, first_line
 from tacit.core import Ledger, Relation, Unit, check_number
-from tacit.experiment.conduct import Plan
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.forecast import over_rounds, predicted
+from tacit.experiment.plan import Plan
 from tacit.methods.spec import method_class
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_epsilon

@@ -15,7 +15,7 @@ from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.core import Method, TacitError
-from tacit.experiment import conduct
+from tacit.experiment import start as starting
 from tacit.experiment.compare import (
     FILE,
     Compared,
@@ -26,8 +26,8 @@ from tacit.experiment.compare import (
     resume_comparison,
     start_comparison,
 )
-from tacit.experiment.conduct import Run
 from tacit.experiment.config import Experiment, Setting, read_experiment
+from tacit.experiment.result import Run, Stopped
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.shared_options import with_common
 from tacit.experiment.sweep import FILE as SWEEP
@@ -75,7 +75,7 @@ def run(args: Sequence[str]) -> None:
     label = label_of(name_of(experiment.method))
     with telling_if_stopped(), resumable(given.out) as told, watcher(label) as watch:
         watch.begin(label, experiment.method.rounds)
-        done = conduct.start(experiment, out=given.out, watch=watch, told=told)
+        done = starting.start(experiment, out=given.out, watch=watch, told=told)
     conclude(done)
 
 
@@ -171,7 +171,7 @@ def _resume_run(folder: Path, rounds: int | None) -> None:
     label = label_of(name_of(method))
     with telling_if_stopped(), watcher(label) as watch:
         watch.begin(label, rounds or method.rounds)
-        done = conduct.resume(folder, rounds=rounds, watch=watch)
+        done = starting.resume(folder, rounds=rounds, watch=watch)
     conclude(done)
 
 
@@ -218,7 +218,7 @@ def telling_if_stopped() -> Iterator[None]:
     """Say what a run has done that its budget stops; why it stops is said afterwards, in one line."""
     try:
         yield
-    except conduct.Stopped as e:
+    except Stopped as e:
         _conclude_stopped(e.run)
         raise
 

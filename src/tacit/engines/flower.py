@@ -37,7 +37,8 @@ from tacit.core import (
     Unit,
 )
 from tacit.data.examples import Examples
-from tacit.engines.node import Answer, Engine, Head, Refusal, Results, check_finite
+from tacit.engines.messages import Answer, Head, Refusal, check_finite
+from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
 TYPE = "query.tacit"  # of every message

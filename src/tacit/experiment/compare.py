@@ -19,10 +19,13 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.experiment.conduct import Nobody, Plan, Run, Watcher, data_again
 from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.plan import Plan
+from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
 from tacit.experiment.shared_options import with_common
+from tacit.experiment.start import data_again
+from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import folder_of, method_from_spec, validated
 
 P = TypeVar("P")
@@ -109,7 +112,7 @@ def compare(
 
     ``common`` has settings for every method that has them, such as ``{"rounds": 5}``; ``notes`` of
     the result names the others. With ``repeats`` each runs with so many seeds, from
-    ``seed`` on. The other keywords are those of :func:`tacit.experiment.conduct.run`. The result has one
+    ``seed`` on. The other keywords are those of :func:`tacit.experiment.start.run`. The result has one
     :class:`Row` for each method in ``rows``, also for one that its budget has stopped.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):

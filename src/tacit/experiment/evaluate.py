@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacit.core import Client, ClientId, Method, Params, Predictor, Reply, task
 from tacit.data.federated import Federation
-from tacit.engines.node import Engine
+from tacit.engines.server import Engine
 from tacit.local.sgd import network
 
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,9 @@ from fractions import Fraction
 
 from tacit import privacy
 from tacit.core import Ledger, Release
-from tacit.experiment.conduct import Plan, participations
+from tacit.experiment.calibration import participations
 from tacit.experiment.config import Experiment
+from tacit.experiment.plan import Plan
 
 
 def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:

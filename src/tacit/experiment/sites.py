@@ -17,11 +17,13 @@ from tacit.core import BadInput, Client, ClientId, Params, Predictor, Reply, tas
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
+from tacit.engines.client_host import World
 from tacit.engines.flower import Charter, Facts, Sites
-from tacit.engines.node import Engine, World
-from tacit.experiment.conduct import budget_of, calibrated, check_parts, warn_of_delta
+from tacit.engines.server import Engine
+from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import Experiment
 from tacit.experiment.evaluate import CHUNK
+from tacit.experiment.plan import check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.local.sgd import network
 from tacit.models import build, choose

@@ -27,9 +27,11 @@ from tacit.experiment.compare import (
     write_json,
     write_plan,
 )
-from tacit.experiment.conduct import Nobody, Run, Watcher, data_again
 from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
+from tacit.experiment.start import data_again
+from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import (
     folder_of,
     method_class,

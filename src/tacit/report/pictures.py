@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tacit.experiment.compare import Row
-    from tacit.experiment.conduct import Run
+    from tacit.experiment.result import Run
     from tacit.experiment.sweep import Point
 
 Array = np.ndarray[Any, Any]

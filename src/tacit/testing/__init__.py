@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tacit.core import Method, TacitError, rng_for
-from tacit.engines.node import one_thread
+from tacit.engines.client_host import one_thread
 from tacit.methods.spec import as_method, label_of, name_of
 from tacit.testing import checks
 from tacit.testing.claims import claims_hold, ready

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.codec import pack, same, unpack
 from tacit.core import Ledger, Method, Params, TooFewReplies
-from tacit.engines.node import Engine, Fault, no_fault
+from tacit.engines.server import Engine, Fault, no_fault
 from tacit.experiment.drive import drive
 from tacit.experiment.evaluate import evaluate
 from tacit.testing.memory import Memory, attributes, modules_of, rebuilt

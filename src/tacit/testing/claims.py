@@ -11,8 +11,8 @@ from typing import Any
 
 from tacit import privacy
 from tacit.core import BadInput, Ledger, Method, NonPrivate, Release, Task
-from tacit.engines.node import Engine
-from tacit.experiment.conduct import calibrated, participations
+from tacit.engines.server import Engine
+from tacit.experiment.calibration import calibrated, participations
 from tacit.local.sgd import SGD
 from tacit.privacy.accounting import visible
 from tacit.testing.checks import run_to_end

@@ -16,8 +16,10 @@ from tacit.core import Method, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
-from tacit.engines.inprocess import Workers
-from tacit.engines.node import Fault, Serial, World, no_fault
+from tacit.engines.client_host import World
+from tacit.engines.serial import Serial
+from tacit.engines.server import Fault, no_fault
+from tacit.engines.workers import Workers
 from tacit.models import build
 
 SEED = 7

@@ -27,9 +27,9 @@ from tacit.core import (
     task,
 )
 from tacit.data.examples import Examples
-from tacit.engines.inprocess import Workers
-from tacit.engines.node import Serial
+from tacit.engines.serial import Serial
 from tacit.engines.store import Draws
+from tacit.engines.workers import Workers
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg, Update

@@ -9,7 +9,7 @@ import pytest
 
 from tacit import privacy
 from tacit.core import BadInput
-from tacit.experiment.conduct import calibrated
+from tacit.experiment.calibration import calibrated
 from tacit.local.sgd import SGD
 from tacit.methods.dp_scaffold import DPScaffold
 from tacit.methods.fedavg import FedAvg

@@ -14,8 +14,8 @@ from tacit.cli import runs, sweeps
 from tacit.cli.main import call
 from tacit.core import BadInput
 from tacit.experiment import about
-from tacit.experiment.conduct import Nobody
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.watch import Nobody
 from tacit.methods import METHODS
 
 QUICK = {"clients": 3, "workers": 0, "model": "logistic"}
@@ -156,11 +156,11 @@ def test_given_noise_may_go_on_and_spends_more(tmp_path):
 
 
 def test_a_run_that_its_budget_stopped_stays_within_it(tmp_path):
-    with pytest.raises(tacit.experiment.conduct.Stopped):
+    with pytest.raises(tacit.experiment.result.Stopped):
         tacit.run(PRIVATE, out=tmp_path / "run", budget=2.9, **QUICK)
-    with pytest.raises(tacit.experiment.conduct.Stopped):
+    with pytest.raises(tacit.experiment.result.Stopped):
         tacit.resume(tmp_path / "run", rounds=5)
-    assert tacit.experiment.conduct.Run(tmp_path / "run").spent <= 2.9
+    assert tacit.experiment.result.Run(tmp_path / "run").spent <= 2.9
 
 
 SOLVED = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sandbox import SIZES, Sandbox, small
 
-from tacit.experiment.conduct import calibrated
+from tacit.experiment.calibration import calibrated
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS

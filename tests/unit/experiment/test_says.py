@@ -9,7 +9,7 @@ from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BadInput
 from tacit.experiment.compare import row
-from tacit.experiment.conduct import Stopped
+from tacit.experiment.result import Stopped
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.sweep import sweep
 from tacit.report.pictures import draw_accuracy, draw_sweep
@@ -86,7 +86,7 @@ def test_a_sweep_shows_what_was_spent_where_a_budget_stopped_it(tmp_path):
     said = privacy.show_epsilon(min(spent))
     assert without.split()[1:5] == ["100", "-", said, "example/server"]
     assert draw_sweep(done.rows, tmp_path / "sweep")[0].stat().st_size > 1000
-    nothing = {"fedavg": [tacit.experiment.conduct.Run(next((tmp_path / "s").glob("*=100-s0")))]}
+    nothing = {"fedavg": [tacit.experiment.result.Run(next((tmp_path / "s").glob("*=100-s0")))]}
     assert draw_accuracy(nothing, tmp_path / "accuracy")[0].stat().st_size > 1000
 
 

@@ -10,7 +10,6 @@ import pytest
 from tacit.core import BadInput
 from tacit.data import load
 from tacit.experiment.compare import Row, run_all
-from tacit.experiment.conduct import Nobody
 from tacit.experiment.config import Setting
 from tacit.experiment.rundir import Busy, RunDir
 from tacit.experiment.sweep import (
@@ -24,6 +23,7 @@ from tacit.experiment.sweep import (
     resume_sweep,
     sweep,
 )
+from tacit.experiment.watch import Nobody
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
 from tacit.report.pictures import draw_sweep

@@ -13,7 +13,7 @@ from tacit import privacy
 from tacit.codec import same
 from tacit.core import BadInput, BudgetReached, Everyone, Gaussian, NonPrivate
 from tacit.data.examples import Examples
-from tacit.engines.node import POOL
+from tacit.engines.client_host import POOL
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods.dafl import DAFL, Augment

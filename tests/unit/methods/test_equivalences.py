@@ -16,7 +16,8 @@ from tacit.core import Params, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
-from tacit.engines.node import Serial, World
+from tacit.engines.client_host import World
+from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Scaffold

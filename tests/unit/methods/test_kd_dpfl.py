@@ -14,7 +14,7 @@ from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BadInput, NonPrivate, Params, mean
 from tacit.data.examples import Examples
-from tacit.engines.node import Serial
+from tacit.engines.serial import Serial
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.drive import drive
 from tacit.experiment.forecast import predicted

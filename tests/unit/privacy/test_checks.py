@@ -16,7 +16,7 @@ import tacit
 from tacit.core import BadInput, params_of
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
-from tacit.experiment.conduct import check_parts
+from tacit.experiment.plan import check_parts
 from tacit.local.prototypes import Episodes, Private
 from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.spec import method_from_spec

@@ -12,7 +12,7 @@ from tacit.codec import pack, unpack
 from tacit.core import BadInput, Client, Gaussian, Ledger, NonPrivate, Sampling
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.engines.node import one_thread
+from tacit.engines.client_host import one_thread
 from tacit.experiment.config import validated
 from tacit.privacy.accounting import epsilon as certified
 from tacit.privacy.calibrate import spend

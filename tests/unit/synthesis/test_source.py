@@ -15,7 +15,7 @@ from tacit.cli.main import call
 from tacit.core import BadInput, Client, Ledger, Pure, Task
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
-from tacit.engines.node import one_thread
+from tacit.engines.client_host import one_thread
 from tacit.experiment.synth import synthesise
 from tacit.methods.dafl import DAFL
 from tacit.methods.gfl import GFL

@@ -29,7 +29,10 @@ import torch.multiprocessing as mp
 from tacit.codec import pack, unpack
 from tacit.core import Call, ClientId, Task, own_code
 from tacit.data.examples import Examples
-from tacit.engines.node import Engine, Fault, Head, Results, Serial, World, no_fault
+from tacit.engines.client_host import World
+from tacit.engines.messages import Head
+from tacit.engines.serial import Serial
+from tacit.engines.server import Engine, Fault, Results, no_fault
 
 T = TypeVar("T")
 # requests a worker may have at a time: one it works on and one that waits, so it is never idle

@@ -1,0 +1,221 @@
+"""Be any client of a simulation: its data, its kept state, one request at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.codec import pack, unpack
+from tacit.compress import Compressor
+from tacit.compress.replies import shrink
+from tacit.core import (
+    Call,
+    Client,
+    ClientId,
+    Ledger,
+    Noise,
+    Task,
+    no_limit,
+    own_code,
+    rng_for,
+    seed_for,
+)
+from tacit.data.examples import Examples
+from tacit.data.federated import Federation, LocalData
+from tacit.engines.charging import charge, charge_failure
+from tacit.engines.messages import Answer, Head, Refusal, task_named
+from tacit.engines.store import ClientStore
+
+T = TypeVar("T")
+
+
+# kept beside whatever a method keeps: examples that join this client's data from then on
+POOL = "pool"
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a process needs to be any client of a simulation."""
+
+    federation: Federation
+    model: nn.Module
+    seed: int
+    folder: Path  # clients' kept state
+    device: str = "cpu"
+    noise: Noise = "seeded"
+    delta: float = 1e-5
+    # raises where a client's ledger would pass its budget
+    approve: Callable[[Ledger], None] = no_limit
+    compress: Compressor = field(default_factory=Compressor)  # how updates travel
+
+    def __post_init__(self) -> None:
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def client(
+        self,
+        task: str,
+        client: ClientId,
+        round: int,
+        kept: Mapping[str, Any],
+        spent: Ledger | None = None,
+        attempt: int = 0,
+    ) -> Client:
+        """Return the client a task will see.
+
+        Its batches depend on who and when, not on the method's name.
+        """
+        test = self.federation.test(client, self.device)
+        examiner = client.startswith("test:")
+        own = test if examiner else self.federation.train(client, self.device)
+        own = own if examiner else own.joined(kept.get(POOL))
+        return Client(
+            client,
+            round,
+            data=own,
+            test=test,
+            model=self.fresh(),
+            kept={k: v for k, v in kept.items() if k != POOL},
+            rng=self.generator(task, round, client, attempt),
+            noise=self.noise,
+            spent=spent or Ledger(),
+            approve=self.approve,
+            task=task,
+            attempt=attempt,
+            classes=self.classes,
+            examples=len(own),
+        )
+
+    @cached_property
+    def _pristine(self) -> dict[str, Tensor]:
+        """The network's parameters and buffers before any task."""
+        return {name: t.detach().clone() for name, t in _tensors(self.model)}
+
+    def fresh(self) -> nn.Module:
+        """Return the network as it was in the beginning: no task meets what another one left."""
+        with torch.no_grad():
+            for name, t in _tensors(self.model):
+                t.copy_(self._pristine[name])
+        return self.model.train()
+
+    @property
+    def classes(self) -> int:
+        """How many classes the experiment has."""
+        return len(self.federation.dataset.classes)
+
+    def generator(
+        self, task: str, round: int, client: ClientId, attempt: int = 0
+    ) -> np.random.Generator:
+        """Return the generator of one task, and seed torch's own alike."""
+        place = (self.seed, _stream(task), round, client, *([attempt] if attempt else []))
+        # torch.manual_seed costs a millisecond here
+        torch.default_generator.manual_seed(seed_for(*place))
+        if self.device == "cuda":
+            torch.cuda.manual_seed(seed_for(*place))
+        return rng_for(*place)
+
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task at the server itself, on data that it may see; nothing of that is a release."""
+        d = self.federation.dataset
+        rows = np.arange(len(data))
+        local = LocalData(data, rows, d.mean, d.std, device=self.device, public=True)
+        with torch.random.fork_rng(devices=[]), one_thread():
+            me = Client(
+                "server",
+                round,
+                data=local,
+                test=local,
+                model=self.fresh(),
+                kept={},
+                rng=self.generator(call.task, round, "server"),
+                noise=self.noise,
+                task=call.task,
+                classes=self.classes,
+            )
+            sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
+        return sent
+
+    def store(self, client: ClientId) -> ClientStore:
+        """Return a client's store."""
+        return ClientStore(self.folder / client)
+
+    def handle(self, head: Head, call: Call[Any]) -> Answer | Refusal:
+        """Settle the previous reply, run the task, and write down what it releases.
+
+        The ledger is written before anything is answered, whatever the answer is.
+        """
+        store = self.store(head.client)
+        kept = store.kept(head.accepted)
+        attempt = store.attempt(head.ask, _request(head, call)) if self.noise == "seeded" else 0
+        me = self.client(call.task, head.client, head.round, kept, store.ledger(), attempt)
+        store.forget_all_but([head.accepted, head.saved])
+        try:
+            reply = task_named(call.task).fn(me, **call.args)
+            charge(me, reply, head)
+            if reply.keep is not None:
+                pool = {k: v for k, v in kept.items() if k == POOL}
+                store.keep(head.ask, pool | dict(reply.keep))
+            sent = shrink(self.compress, reply.sent, call.args)
+            return Answer(sent, reply.keep is not None, list(me.spent))
+        except Exception as e:
+            return Refusal.of(e, charge_failure(me, head, e))
+        finally:
+            store.write_ledger(me.spent)
+
+    def look(self, head: Head, call: Call[Any]) -> Any:
+        """Run a task that only reads, for evaluation: nothing is kept, nothing is released."""
+        kept = self.store(head.client).kept(head.accepted)
+        me = self.client(call.task, head.client, head.round, kept)
+        return task_named(call.task).fn(me, **call.args).sent
+
+    def serve(self, kind: str, head: Head, call: Call[Any]) -> bytes:
+        """Run one request and return the packed result, or why there is none."""
+        with torch.random.fork_rng(devices=[]):
+            try:
+                return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+            except Exception as e:
+                return pack(Refusal.of(e))
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _stream(task: str) -> str:
+    """Return what a task's randomness is named after.
+
+    Methods of this package draw the same batches in tasks of the same name, so that they compare;
+    a task of the user's own has a stream of its own, however its module was named or imported.
+    """
+    module, _, name = task.rpartition(".")
+    known = Task.registry.get(task)
+    if known is None or known.fn.__module__.startswith("tacit."):
+        return name
+    return f"{own_code.stem(module)}.{name}"
+
+
+def _request(head: Head, call: Call[Any]) -> str:
+    """Return a digest of all that a request's outcome depends on besides the client's data."""
+    digest = hashlib.blake2b(pack(call), digest_size=16)
+    digest.update(str(head.accepted).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch add up in one thread, as in a worker, so that sums are added in the same order everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,100 @@
+"""What goes to a client and what comes back, under every engine."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit.codec import encode
+from tacit.core import (
+    BadInput,
+    ClientId,
+    Diverged,
+    Release,
+    TacitError,
+    Task,
+)
+from tacit.core import errors as known_errors
+
+
+@dataclass(frozen=True)
+class Head:
+    """What goes with a call to one client."""
+
+    client: ClientId
+    ask: str
+    round: int
+    accepted: str | None  # the last ask whose kept state the server accepted from this client
+    # the same, as of the server's last checkpoint, to which it may have to go back
+    saved: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back.
+
+    The payload, whether state waits for acceptance, and all the client has ever released.
+
+    The whole ledger travels each time. It is run-length coded, so it is small, and no line can be
+    lost with a reply.
+    """
+
+    sent: Any
+    keeps: bool
+    ledger: list[Release]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What goes back in place of an answer: why there is none, and all the client has released."""
+
+    error: str  # the name of the exception
+    text: str
+    ledger: list[Release]
+
+    @classmethod
+    def of(cls, e: Exception, ledger: Iterable[Release] = ()) -> Refusal:
+        """Return the refusal for something that went wrong; what is ours says where by itself."""
+        text = str(e) if isinstance(e, TacitError) else f"{e}{_place(e)}"
+        return cls(type(e).__name__, text, list(ledger))
+
+    @property
+    def words(self) -> str:
+        """What is said of a client that refused."""
+        return f"{self.error}: {self.text}"
+
+    def again(self) -> TacitError | None:
+        """Return the error, if it is one that concerns the whole run."""
+        cls = getattr(known_errors, self.error, None)
+        if isinstance(cls, type) and issubclass(cls, TacitError):
+            return cls(self.text)
+        return None
+
+
+def _place(e: Exception) -> str:
+    """Return the line of code that an unforeseen error comes from, for whoever has to mend it."""
+    frames = traceback.extract_tb(e.__traceback__)
+    ours = [f for f in frames if "site-packages" not in f.filename] or list(frames)
+    return f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+
+
+def task_named(name: str) -> Task[Any, Any]:
+    """Return a known task."""
+    if name not in Task.registry:
+        raise BadInput(f"message: unknown task {name!r}")
+    return Task.registry[name]
+
+
+def check_finite(obj: Any, head: Head) -> None:
+    """Stop a run whose training has diverged, before the damage reaches the shared model."""
+    for value in encode(obj)[1].values():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise Diverged(
+                f"round {head.round + 1}, client {head.client}: training gave a number that is not finite "
+                "(a smaller learning rate may help: sgd.lr or local.lr); the last good checkpoint is kept"
+            )

@@ -1,0 +1,52 @@
+"""Every client in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tacit.codec import unpack
+from tacit.core import (
+    Call,
+    ClientId,
+)
+from tacit.data.examples import Examples
+from tacit.engines.client_host import World, one_thread
+from tacit.engines.messages import Head
+from tacit.engines.server import Engine, Fault, Results, no_fault
+
+T = TypeVar("T")
+
+
+class Serial(Engine):
+    """Every client in this process, one after the other: for tests and for debugging a task."""
+
+    def __init__(self, world: World, fault: Fault = no_fault) -> None:
+        super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
+        self.world, self.public, self.compress = world, world.federation.public(), world.compress
+        world.model.to(world.device)
+
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task here."""
+        return self.world.own(call, data, round)
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+    def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Answer each head in turn."""
+        got: dict[ClientId, bytes] = {}
+        failed: dict[ClientId, str] = {}
+        with one_thread():
+            for head in heads:
+                fault = self.fault(head.client, head.round) if kind == "ask" else None
+                if fault in ("crash", "die"):
+                    failed[head.client] = fault
+                    continue
+                blob = self.world.serve(kind, head, unpack(call, known=True))
+                if fault == "lost":
+                    failed[head.client] = fault
+                else:
+                    got[head.client] = blob
+                self.on_answer(len(got) + len(failed), len(heads))
+        return got, failed

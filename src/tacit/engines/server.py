@@ -1,0 +1,225 @@
+"""What every engine does at the server: sampling, acceptance, traffic, the ledger."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tacit.codec import pack, unpack
+from tacit.compress import Compressor
+from tacit.compress.replies import restore
+from tacit.core import (
+    FEDERATION,
+    Call,
+    ClientId,
+    Law,
+    Ledger,
+    Noise,
+    Release,
+    Replies,
+    Sample,
+    TooFewReplies,
+    no_limit,
+    rng_for,
+)
+from tacit.data.examples import Examples
+from tacit.engines.messages import Answer, Head, Refusal
+from tacit.engines.store import Draws
+
+T = TypeVar("T")
+
+
+Results = tuple[dict[ClientId, bytes], dict[ClientId, str]]  # packed answers, and why there is none
+
+
+# "crash" before the work, "lost" after it, "die" in it, or None
+Fault = Callable[[ClientId, int], str | None]
+
+
+def no_fault(client: ClientId, round: int) -> str | None:
+    """Let everything through."""
+    return None
+
+
+def sample_rng(seed: int, round: int) -> np.random.Generator:
+    """Return the generator that chooses who takes part in a round."""
+    return rng_for(seed, "sample", round)
+
+
+class Engine(ABC):
+    """A cohort that lives somewhere.
+
+    Sampling, acceptance, traffic, and the server's copy of the ledger.
+    """
+
+    def __init__(
+        self,
+        everyone: Sequence[ClientId],
+        seed: int,
+        fault: Fault = no_fault,
+        noise: Noise = "seeded",
+        delta: float = 1e-5,
+    ) -> None:
+        self.everyone, self.seed, self.fault, self.noise, self.delta = (
+            tuple(everyone),
+            seed,
+            fault,
+            noise,
+            delta,
+        )
+        self.sample_seed = seed  # a secret where clients must not be able to tell who takes part
+        self.ledger = Ledger()
+        self.accepted: dict[ClientId, str] = {}
+        self.saved: dict[ClientId, str] = {}
+        self.approve: Callable[[Ledger], None] = no_limit
+        self.approve_clients: Callable[[Ledger], None] = no_limit  # of what they send themselves
+        self.bytes_up = self.bytes_down = 0
+        self.failed: dict[ClientId, str] = {}
+        self.public: Examples | None = None
+        self.draws = Draws()
+        self.compress = Compressor()
+        self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
+        self.on_answer: Callable[[int, int], None] = lambda done, of: None
+
+    @abstractmethod
+    def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Send a packed call to clients.
+
+        Return packed results and, for the others, why there is none.
+        """
+
+    @abstractmethod
+    def own(self, call: Call[T], data: Examples, round: int) -> T:
+        """Run a task at the server itself, on data that it may see."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close processes and connections."""
+
+    def sample(self, law: Law, round: int) -> Sample:
+        """Choose who takes part in ``round``.
+
+        The same every time it is asked, and for every method.
+        """
+        return Sample(
+            tuple(law.pick(self.everyone, sample_rng(self.sample_seed, round))), round, law
+        )
+
+    def rng(self, *path: object) -> np.random.Generator:
+        """Return the server's generator for this place in the run."""
+        return rng_for(self.seed, "server", *path)
+
+    def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]:
+        """Run ``call`` on every sampled client and accept what came back, all of it or nothing.
+
+        Whatever a client has released is in the ledger first, also if it refused, and also if the
+        run stops for another one.
+
+        Args:
+            call: the task and its arguments
+            of: who is asked
+            need: the least share of them that must answer
+        """
+        ask = f"{call.task}@{of.round}"
+        blob = pack(call)
+        blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
+        self.bytes_down += len(blob) * len(of.ids)
+        self.bytes_up += sum(map(len, blobs.values()))
+        back: dict[ClientId, Answer | Refusal] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
+        self.learn(r for answer in back.values() for r in answer.ledger)
+        got = {i: answer for i, answer in back.items() if isinstance(answer, Answer)}
+        refused = {i: answer for i, answer in back.items() if isinstance(answer, Refusal)}
+        failed = {**failed, **{i: r.words for i, r in refused.items()}}
+        self.failed.update(failed)
+        raise_first(refused.values())
+        self.check_spent(of.ids)
+        if len(got) < need * len(of.ids):
+            raise TooFewReplies(_too_few(of, got, failed))
+        self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
+        sent = {i: restore(self.compress, answer.sent, call.args) for i, answer in got.items()}
+        return Replies(ask, of, sent, failed)
+
+    def learn(self, lines: Iterable[Release]) -> None:
+        """Write what clients say that they have released."""
+        self.on_release(self.ledger.add(lines), self.ledger)
+
+    def check_spent(self, ids: Iterable[ClientId]) -> None:
+        """Stop a run in which a client has spent more than the budget: the last line of defence.
+
+        Clients refuse by themselves before that.
+        """
+        owners = {FEDERATION, *ids}
+        self.approve_clients(Ledger(line for line in self.ledger if line.owner in owners))
+
+    def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
+        """Evaluate something at clients.
+
+        Read-only, and outside the experiment's traffic and ledger.
+        """
+        blob, heads = pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids]
+        blobs, failed = self.exchange("look", blob, heads)
+        if failed:  # looking again costs nothing
+            again, failed = self.exchange("look", blob, [h for h in heads if h.client in failed])
+            blobs |= again
+        for i, why in failed.items():
+            raise TooFewReplies(f"evaluation on client {i} failed: {why}")
+        seen = {i: unpack(blobs[i]) for i in ids}
+        refused = {i: r for i, r in seen.items() if isinstance(r, Refusal)}
+        raise_first(refused.values())
+        for i, r in refused.items():
+            raise TooFewReplies(f"evaluation on client {i} failed: {r.words}")
+        return seen
+
+    def _head(self, client: ClientId, ask: str, round: int) -> Head:
+        return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
+
+    def afford(self, line: Release) -> None:
+        """Stop the run if a release would pass the budget: to be asked before the clients are."""
+        self.approve(
+            Ledger(r for r in self.ledger if r.owner in (FEDERATION, line.owner)).plus(line)
+        )
+
+    def release(self, line: Release) -> None:
+        """Write a release of the server's own, unless it would pass the budget.
+
+        For mechanisms, before they draw.
+        """
+        self.afford(line)
+        after = self.ledger.plus(line)
+        self.on_release([r for r in after if r.owner == line.owner], after)
+        self.ledger = after
+
+    def turn(self, name: str, content: str) -> int:
+        """Return which of the different contents under a name, ``what@round``, this is, from 0 on.
+
+        For the server's mechanisms, before they draw: seeded noise must not serve two of them.
+        """
+        return self.draws.number(name, content) if self.noise == "seeded" else 0
+
+    def snapshot(self) -> dict[ClientId, str]:
+        """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
+        return dict(self.accepted)
+
+    def mark_saved(self) -> None:
+        """Note that the present snapshot is safely on disk."""
+        self.saved = dict(self.accepted)
+
+    def restore(self, snapshot: Mapping[ClientId, str], ledger: Ledger | None = None) -> None:
+        """Go back to a snapshot; the ledger is never rolled back."""
+        self.accepted, self.saved = dict(snapshot), dict(snapshot)
+        self.ledger = ledger or Ledger()
+
+
+def raise_first(refused: Iterable[Refusal]) -> None:
+    """Raise the first error that concerns the whole run, if there is one."""
+    for error in (refusal.again() for refusal in refused):
+        if error is not None:
+            raise error
+
+
+def _too_few(of: Sample, got: Mapping[ClientId, Any], failed: Mapping[ClientId, str]) -> str:
+    first = next((f"; client {i}: {why}" for i, why in failed.items()), "")
+    return f"round {of.round + 1}: {len(got)} of {len(of.ids)} clients replied, too few to go on{first}"

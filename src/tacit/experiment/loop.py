@@ -1,0 +1,159 @@
+"""Conduct an experiment: its rounds, each measured, written down and saved."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from tacit import privacy
+from tacit.core import (
+    BadInput,
+    BudgetReached,
+    params_of,
+)
+from tacit.engines.server import Engine
+from tacit.experiment.calibration import budget_of
+from tacit.experiment.config import Experiment
+from tacit.experiment.drive import drive
+from tacit.experiment.result import Run, Stopped, by_group
+from tacit.experiment.rundir import RunDir
+from tacit.experiment.watch import Watcher
+
+
+class Venue(Protocol):
+    """Where an experiment takes place: who answers, and how a state is measured."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def model(self) -> torch.nn.Module: ...
+    def engine(self, directory: RunDir) -> Engine: ...
+    def scores(self, s: Any, engine: Engine) -> dict[str, Any]: ...
+
+
+def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
+    """Run from the last checkpoint, or from the start, to the end."""
+    directory.lock()
+    try:
+        directory.mark_open()
+        _with_engine(venue, directory, watch)
+    except BudgetReached as e:
+        raise Stopped(str(e), Run(directory.folder)) from e
+    finally:
+        directory.unlock()
+    return Run(directory.folder)
+
+
+def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
+    """Run with clients that are there for as long; then no release is missing in the ledger."""
+    s = venue.experiment.method.init(params_of(venue.model))
+    try:
+        with closing(venue.engine(directory)) as engine:
+            budget = budget_of(venue.experiment)
+            engine.approve = budget.check
+            engine.approve_clients = budget.at_clients().check
+            _rounds(venue, engine, directory, watch, s)
+    finally:
+        directory.settle()
+
+
+def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
+    saved, accepted = directory.checkpoint() or (s, {})
+    if not _alike(saved, s):
+        raise BadInput(
+            f"'{directory.folder}': its checkpoint is not of the method and network in config.toml"
+        )
+    s = saved
+    if s.round < venue.experiment.method.rounds:
+        directory.note_start()
+    # a kill before the first checkpoint leaves releases, too
+    engine.restore(accepted, directory.ledger())
+    directory.drop_metrics_after(s.round)
+    engine.on_release = directory.record
+    engine.on_answer = watch.answered
+    engine.draws = directory.draws
+    recorder = Recorder(venue, engine, directory, watch)
+    try:
+        drive(venue.experiment.method, engine, s, on_step=recorder.step)
+    finally:  # however it ends, the model is that of the last checkpoint
+        directory.save_model((recorder.last or s).x)
+
+
+@dataclass
+class Recorder:
+    """Measures each round, writes its line, and saves the state."""
+
+    venue: Venue
+    engine: Engine
+    directory: RunDir
+    watch: Watcher
+    since: float = field(default_factory=time.perf_counter)
+    last: Any = None
+
+    def step(self, s: Any) -> None:
+        """Evaluate and save a new state. Metrics first.
+
+        A line without its checkpoint is dropped on resume.
+        """
+        if s.round == 0:  # a step on the way to the first round
+            self._save(s)
+            return
+        method, setting = self.venue.experiment.method, self.venue.experiment.setting
+        seconds = time.perf_counter() - self.since
+        due = s.round % setting.eval_every == 0 or s.round >= method.rounds
+        scores = self.venue.scores(s, self.engine) if due else {}
+        line = {
+            "round": s.round,
+            "accuracy": None,
+            "loss": None,
+            **scores,
+            **({"measured": measured} if (measured := method.measured(s)) else {}),
+            **self._spent(s),
+            "protects": "/".join(method.protects),
+            "bytes_up": self.engine.bytes_up,
+            "bytes_down": self.engine.bytes_down,
+            "seconds": round(seconds, 4),
+            **({"failed": self.engine.failed} if self.engine.failed else {}),
+        }
+        self.directory.add_metrics(line)
+        self._save(s)
+        self.watch.finished_round(line, method.rounds)
+        self.engine.bytes_up = self.engine.bytes_down = 0
+        self.engine.failed, self.since = {}, time.perf_counter()
+
+    def _save(self, s: Any) -> None:
+        self.directory.save(s, self.engine.snapshot())
+        self.engine.mark_saved()
+        self.last = s
+
+    def _spent(self, s: Any) -> dict[str, Any]:
+        """Return what the ledger says by now: upper bounds on the way, the certificate at the end."""
+        experiment = self.venue.experiment
+        ledger = self.engine.ledger
+        method = experiment.method
+        delta = experiment.setting.delta
+        unit, observer = method.protects
+        quick = s.round < method.rounds
+        groups = by_group(experiment, s, ledger, quick=quick)
+        return {
+            **({"groups": groups} if groups else {}),
+            "epsilon": privacy.overview(ledger, delta=delta, quick=quick),
+            "spent": privacy.epsilon(
+                ledger, unit=unit, observer=observer, delta=delta, quick=quick
+            ),
+        }
+
+
+def _alike(saved: Any, fresh: Any) -> bool:
+    """Tell whether two states are of the same kind, with a shared model of the same shape, where it begins with one."""
+    if isinstance(saved, type(fresh)) and not fresh.x:
+        return True
+    shapes = [
+        {k: v.shape for k, v in s.x.items()} if isinstance(s, type(fresh)) else None
+        for s in (saved, fresh)
+    ]
+    return shapes[0] == shapes[1]

@@ -1,0 +1,149 @@
+"""An experiment with its data divided and its network built, and what it must fulfil."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tacit import data as data_room
+from tacit.compress import Compressor
+from tacit.core import (
+    BadInput,
+    ClientId,
+    Method,
+)
+from tacit.core.own_code import anywhere
+from tacit.data.examples import Dataset
+from tacit.data.federated import Federation, federate
+from tacit.data.splits import clients_of
+from tacit.engines.client_host import World
+from tacit.engines.server import Engine
+from tacit.engines.workers import engine as make_engine
+from tacit.engines.workers import processors
+from tacit.experiment.calibration import budget_of, calibrated
+from tacit.experiment.config import Experiment
+from tacit.experiment.evaluate import evaluate
+from tacit.experiment.loop import conduct
+from tacit.experiment.result import Run
+from tacit.experiment.rundir import RunDir
+from tacit.experiment.watch import Watcher
+from tacit.methods.spec import name_of
+from tacit.models import build, choose
+from tacit.privacy.checks import check_once
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with its data divided and its network built: everything checked, nothing run."""
+
+    experiment: Experiment
+    federation: Federation
+    model: torch.nn.Module
+    device: str
+    workers: int = field(default=0)
+
+    @classmethod
+    def of(cls, experiment: Experiment, dataset: Dataset | None = None) -> Plan:
+        """Prepare an experiment, refusing what cannot work."""
+        s = experiment.setting
+        if dataset is None:
+            dataset, s = data_room.load(s.data), replace(s, data=data_room.anywhere(s.data))
+        federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
+        if experiment.method.pooled:
+            federation = federation.pooled()
+        _check_groups(experiment.method, federation, s.split)
+        if experiment.method.per_round > len(federation.everyone):
+            raise BadInput(
+                f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
+                "the number of clients"
+            )
+        experiment = replace(
+            experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
+        )
+        model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
+        warn_of_delta(s.delta, federation.sizes())
+        resolved = replace(
+            s,
+            model=anywhere(choose(s.model, dataset.shape)),
+            split=anywhere(s.split),
+            clients=clients_of(s.split, s.clients),
+        )
+        device = _device(s.device)
+        workers = processors() if s.workers == "auto" else s.workers
+        experiment = replace(experiment, setting=resolved)
+        return cls(
+            experiment,
+            federation,
+            model,
+            device,
+            1 if device == "cuda" and s.workers == "auto" else workers,
+        )
+
+    def conduct(self, directory: RunDir, watch: Watcher) -> Run:
+        """Run from the last checkpoint, or from the start, to the end."""
+        return conduct(self, directory, watch)
+
+    def engine(self, directory: RunDir) -> Engine:
+        """Return clients in processes of this machine."""
+        budget_of(self.experiment).prepare()
+        return make_engine(self.world(directory), self.workers)
+
+    def world(self, directory: RunDir) -> World:
+        """Return what a process needs to be any client, the budget that it keeps included."""
+        setting = self.experiment.setting
+        return World(
+            self.federation,
+            self.model,
+            setting.seed,
+            directory.clients,
+            self.device,
+            setting.noise,
+            setting.delta,
+            approve=budget_of(self.experiment).at_clients().check,
+            compress=Compressor.of(setting.compress),
+        )
+
+    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+        """Evaluate on the test set."""
+        return evaluate(
+            self.experiment.method, s, engine, self.federation, max(1, self.workers)
+        ).line()
+
+
+def check_parts(
+    method: Method, model: torch.nn.Module, shape: tuple[int, ...], classes: int
+) -> None:
+    """Refuse a network, or features, with which a method's guarantee would not hold."""
+    method.check_inputs(shape)
+    if method.per_example:
+        check_once(model, shape, classes)
+
+
+def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
+    """Say that a delta of 1/n or more allows to publish a whole record now and then."""
+    smallest = min(sizes.values())
+    if delta >= 1 / smallest:
+        print(
+            f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client",
+            file=sys.stderr,
+        )
+
+
+def _check_groups(method: Method, federation: Federation, split: str) -> None:
+    """Refuse a split without the public set or the kinds of clients that a method needs."""
+    if method.needs_public and federation.split.public is None:
+        raise BadInput(
+            f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it"
+        )
+    method.groups(federation.sizes())
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device = 'cuda': there is no CUDA device here; allowed: auto, cpu")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"

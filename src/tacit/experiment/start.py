@@ -1,0 +1,134 @@
+"""Start a run, or continue one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tacit import data as data_room
+from tacit.core import (
+    BadInput,
+    Method,
+    Release,
+)
+from tacit.data.examples import Dataset
+from tacit.data.splits import is_own_split
+from tacit.experiment.calibration import calibrated, participations
+from tacit.experiment.config import Experiment, setting_from
+from tacit.experiment.extend import extended
+from tacit.experiment.plan import Plan
+from tacit.experiment.result import Run
+from tacit.experiment.rundir import Busy, RunDir, free_folder
+from tacit.experiment.watch import Nobody, Watcher
+from tacit.methods.spec import as_method, label_of, name_of
+
+
+def run(
+    method: Any,
+    *,
+    data: str | Dataset = "digits",
+    out: str | Path | None = None,
+    watch: Watcher | None = None,
+    **setting: Any,
+) -> Run:
+    """Run a method and return its finished :class:`Run`.
+
+    ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
+    its settings) or an instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out``
+    the folder of the run, a new one in ``runs/`` by default; ``watch`` is told how it goes. The
+    other keywords are the fields of :class:`tacit.experiment.config.Setting`: split, clients, model,
+    seed, eval_every, delta, budget, compress, noise, workers, device. What cannot be used is
+    refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
+    """
+    method = as_method(method)
+    dataset = data if isinstance(data, Dataset) else None
+    name = data.name if isinstance(data, Dataset) else data
+    experiment = Experiment(method, setting_from({"data": name, **setting}, method))
+    return start(experiment, out=Path(out) if out else None, dataset=dataset, watch=watch)
+
+
+def start(
+    experiment: Experiment,
+    *,
+    out: Path | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
+    told: Callable[[Path], None] = lambda folder: None,
+) -> Run:
+    """Start an experiment in a new run directory; ``told`` is told which.
+
+    What is refused before anything has left a client leaves no directory behind.
+    """
+    plan = Plan.of(experiment, dataset)
+    folder = out or free_folder(Path("runs") / default_name(experiment))
+    directory = RunDir.create(folder, plan.experiment)
+    told(folder)
+    try:
+        return plan.conduct(directory, watch or Nobody())
+    except Busy:
+        raise
+    except BadInput:
+        directory.discard()
+        raise
+
+
+def resume(
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
+) -> Run:
+    """Continue the run in ``folder`` from its last checkpoint.
+
+    One that is finished is left as it is, unless it is to have more ``rounds``, in all. They are
+    refused where its noise was chosen for the rounds that it has.
+
+    ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset`
+    of your own.
+    """
+    directory = RunDir.open(Path(folder))
+    experiment = directory.experiment()
+    if experiment.setting.split == "sites":
+        raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
+    dataset = dataset or data_again(experiment.setting.data, "tacit.resume(folder, dataset=...)")
+    plan = Plan.of(experiment, dataset)
+    if rounds is not None:
+        plan = _longer(plan, directory, rounds)
+    return plan.conduct(directory, watch or Nobody())
+
+
+def _longer(plan: Plan, directory: RunDir, rounds: int) -> Plan:
+    """Return a plan with more rounds, and write them into the run directory."""
+    directory.check_alone()
+    sizes, setting = plan.federation.sizes(), plan.experiment.setting
+
+    def predict(method: Method) -> list[Release]:
+        times = participations(tuple(sizes), method.per_round, method.rounds, setting.seed)
+        solved = calibrated(method, sizes, setting.delta, setting.seed)
+        return solved.releases(sizes, times, setting.delta)
+
+    method = extended(plan.experiment.method, rounds, predict)
+    directory.lock()
+    directory.rewrite(Experiment(method, setting))
+    return replace(plan, experiment=Experiment(method, setting))
+
+
+def data_again(name: str, call: str) -> Dataset:
+    """Return the data of a run that goes on, or name the call that takes data which only a program has."""
+    if data_room.can_load(name) or Path(name).is_absolute():
+        return data_room.load(name)
+    raise BadInput(
+        f"data = {name!r}: neither a known data set nor a file here; "
+        f"a run from Python with data of its own goes on there, with {call}"
+    )
+
+
+def default_name(experiment: Experiment) -> str:
+    """Return a run's name when none is given."""
+    s = experiment.setting
+    label = label_of(name_of(experiment.method))
+    split = label_of(s.split) if is_own_split(s.split) else s.split.replace(":", "")
+    return f"{label}-{Path(s.data).stem}-{split}-s{s.seed}"
