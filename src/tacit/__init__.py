@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tacit.experiment.start import resume, run
     from tacit.experiment.sweep import sweep
     from tacit.local.sgd import SGD, Trains
+    from tacit.privacy.rules import Rule
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Poisson",
     "Release",
     "Reply",
+    "Rule",
     "Run",
     "Trains",
     "check_number",
@@ -68,6 +70,7 @@ _WHERE = {
     "tacit.experiment.compare": "compare",
     "tacit.experiment.sweep": "sweep",
     "tacit.local.sgd": "SGD Trains",
+    "tacit.privacy.rules": "Rule",
     "tacit.core": (
         "BadInput Client Cohort Everyone Fixed Method Params Poisson Release Reply check_number "
         "mean public some task"

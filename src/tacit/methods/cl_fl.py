@@ -38,7 +38,7 @@ from tacit.core import (
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import State, train
 from tacit.privacy.claimed import moments_epsilon
-from tacit.privacy.mechanisms import AdaptiveClip, claimed_mean, gaussian_mean, mean_line
+from tacit.privacy.mechanisms import AdaptiveClip, afford_mean, claimed_mean, gaussian_mean
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class CLFL(Method):
         follow = AdaptiveClip(self.z, out_of=m)
         for t in range(s.round, self.rounds):
             S_t = cohort.sample(some(self.per_round), t)
-            cohort.afford(mean_line(cohort, train.name, S_t, self.z))
+            afford_mean(cohort, train.name, S_t, self.z)
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S_t)
             norms = [r.dx.norm() for r in replies]
             if self.mode == "paper":

@@ -53,15 +53,15 @@ from tacit.core import (
 )
 from tacit.local.prototypes import Episodes, Private, features_of, nearest, on_sphere
 from tacit.methods.pfldyn import Update, debiased, stepped
+from tacit.privacy import rules
 from tacit.privacy.claimed import cuag_claims, cuag_sigma
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.layers import LayerBounds, shared_out, times
 from tacit.privacy.mechanisms import (
+    afford_mean,
     claimed_gaussian,
     gaussian_mean,
     gaussian_update,
-    mean_lines,
-    update_line,
     update_z,
 )
 from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
@@ -201,8 +201,7 @@ class CUAG(Method):
             )
             if self.kind == "sum":
                 z, part = self.shared_noise(max(in_all.values()), cohort.delta), lam
-                for line in mean_lines(cohort, train.name, S, z):
-                    cohort.afford(line)
+                afford_mean(cohort, train.name, S, z, secret=False)
                 d, c = self.noisy_mean(cohort, cohort.ask(call, S, need=0.0), s, z)
             else:
                 replies = cohort.ask(call, S)
@@ -268,8 +267,8 @@ class CUAG(Method):
             return [Release("update", "client", n, "server", NonPrivate(why(mu)), rounds)]
         zs = [update_z(mu_in_round(mu, k, K, self.schedule)) for k in range(1, K + 1)]
         if self.schedule == "constant":
-            return [update_line(n, zs[0], rounds)]
-        return [update_line(n, z, ((k, k),)) for k, z in enumerate(zs)]
+            return rules.Update("cuag update", 1.0, zs[0]).lines(n, D, K)
+        return rules.in_turn((rules.Update("cuag update", 1.0, z) for z in zs), n, D)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         mu = self.mu_of("0", delta)

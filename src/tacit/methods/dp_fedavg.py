@@ -34,7 +34,7 @@ from tacit.core import (
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.privacy.calibrate import noise_for
-from tacit.privacy.mechanisms import AdaptiveClip, gaussian_mean, mean_line
+from tacit.privacy.mechanisms import AdaptiveClip, afford_mean, gaussian_mean
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DPFedAvg(Method):
         noise_z = follow.update_z if self.adaptive else z
         for t in range(s.round, self.rounds):
             S = cohort.sample(Poisson(self.q), t)
-            cohort.afford(mean_line(cohort, train.name, S, z))
+            afford_mean(cohort, train.name, S, z)
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S, need=0.0)
             step = gaussian_mean(
                 cohort,

@@ -43,13 +43,13 @@ from tacit.core import (
 )
 from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.fedavg import State
+from tacit.privacy import rules
 from tacit.privacy.claimed import ldp_fl_claims, ldp_fl_ratio, ldp_fl_sigma, performance_loss
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import (
     claimed_gaussian,
     gaussian,
     gaussian_update,
-    update_line,
     update_z,
 )
 
@@ -157,7 +157,7 @@ class LDPFL(Method):
             return p.private(self.sgd, m).lines(client, m, times)
         rounds = ((0, times - 1),)
         if p.mode == "update":
-            return [update_line(client, p.z, rounds)]
+            return rules.Update("ldp_fl update", p.clip, p.z).lines(client, m, times)
         event = NonPrivate(why(p.epsilon, self.sgd)) if p.mode == "paper" else Gaussian(p.z)
         return [Release(p.mode, "example", client, "server", event, rounds)]
 

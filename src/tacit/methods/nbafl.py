@@ -39,15 +39,16 @@ from tacit.core import (
     task,
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
-from tacit.methods.fedavg import State, Update
+from tacit.methods.fedavg import State
+from tacit.methods.fedavg import Update as Sent
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import (
     claimed_gaussian,
     gaussian_update,
     public_noise,
-    update_line,
     update_z,
 )
+from tacit.privacy.rules import Update, lines_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class NbAFL(Method):
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         z = self.noise(max(times.values()), delta)
-        lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
+        lines = lines_of(Update("nbafl update", self.clip, z), sizes, times)
         if self.mode == "paper":
             return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
         return lines
@@ -138,7 +139,7 @@ def why(epsilon: float) -> str:
 
 
 @task
-def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Update]:
+def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Sent]:
     y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
     if method.mode == "paper":
         sd = method.uplink(me.size, delta)
@@ -151,4 +152,4 @@ def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[U
     else:
         z = method.noise(K, delta)
         dx = gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
-    return Reply(Update(dx, me.size))
+    return Reply(Sent(dx, me.size))

@@ -37,9 +37,11 @@ from tacit.core import (
 )
 from tacit.local.prototypes import Episodes, nearest
 from tacit.methods.pfldyn import State, Update, debiased, steps
+from tacit.privacy import rules
 from tacit.privacy.calibrate import spend
 from tacit.privacy.claimed import clt_epsilon
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_line
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
+from tacit.privacy.rules import lines_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class PriFedSync(Method):
         return nearest(me, s.x)
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        lines = [update_line(c, self.sigma, ((0, n - 1),)) for c, n in times.items() if n]
+        lines = lines_of(rules.Update("prifedsync update", self.clip, self.sigma), sizes, times)
         if self.sigma and self.mode == "certified":
             return lines
         return [replace(line, event=NonPrivate(why(self.sigma))) for line in lines]

@@ -39,8 +39,10 @@ from tacit.core import (
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import Update
 from tacit.methods.fedavg import State
+from tacit.privacy import rules
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_line, update_z
+from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_z
+from tacit.privacy.rules import lines_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class UDP(Method):
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(self.rounds))
-        lines = [update_line(c, z, ((0, n - 1),)) for c, n in times.items()]
+        lines = lines_of(rules.Update("udp update", self.clip, z), sizes, times)
         if self.mode == "paper":
             return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
         return lines

@@ -27,6 +27,7 @@ from tacit.core import (
     Fixed,
     Gaussian,
     Laplace,
+    Law,
     NonPrivate,
     Params,
     Poisson,
@@ -35,7 +36,6 @@ from tacit.core import (
     Release,
     Released,
     Replies,
-    Rounds,
     Sample,
     Sampling,
     Stated,
@@ -52,17 +52,44 @@ T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
 
-def _line(me: Client, what: str, unit: Unit, event: Any, relation: Stated = "zero-out") -> Release:
-    return Release(
-        what,
-        unit,
-        me.id,
-        "server",
-        event,
-        ((me.round, me.round),),
-        relation=relation,
-        noise=me.noise,
-    )
+def line_of(
+    what: str, event: Event, unit: Unit = "example", relation: Stated = "zero-out"
+) -> Release:
+    """Return the ledger line of something that a client releases, without owner and rounds.
+
+    Whoever writes it and whoever predicts it fill these in, and nothing else: see
+    :mod:`tacit.privacy.rules`.
+    """
+    return Release(what, unit, "", "server", event, (), relation=relation)
+
+
+def gaussian_line(
+    what: str, z: float, unit: Unit = "example", relation: Stated = "zero-out"
+) -> Release:
+    """Return the line of :func:`gaussian`."""
+    return line_of(what, Gaussian(float(z)), unit, relation)
+
+
+def claimed_line(what: str, why: str) -> Release:
+    """Return the line of :func:`claimed_gaussian` and :func:`without_guarantee`."""
+    return line_of(what, NonPrivate(why))
+
+
+def update_line(what: str, z: float) -> Release:
+    """Return the line of :func:`gaussian_update`."""
+    return gaussian_line(what, z / 2, "client", "either")
+
+
+def steps_line(
+    what: str, q: float, z: float, steps: int, law: Literal["poisson", "fixed"] = "poisson"
+) -> Release:
+    """Return the line of :class:`PrivateSteps`."""
+    return replace(gaussian_line(what, z), steps=steps, sampling=Sampling.at(q, law))
+
+
+def _now(me: Client, line: Release) -> Release:
+    """Return a line about this client, in the present round."""
+    return replace(line, owner=me.id, rounds=((me.round, me.round),), noise=me.noise)
 
 
 def gaussian(
@@ -82,7 +109,7 @@ def gaussian(
     """
     check_number("sensitivity", sensitivity, above=0)
     check_number("z", z, at_least=0)
-    me.release(_line(me, what, unit, Gaussian(float(z)), relation))
+    me.release(_now(me, gaussian_line(what, z, unit, relation)))
     return _noisy(source(me.noise, me.rng), value, z * sensitivity).as_released()
 
 
@@ -93,13 +120,13 @@ def _noisy(draw: Source, x: Params, sd: float) -> Params:
 
 def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: str) -> Params:
     """Add the noise of a published formula that proves nothing: the ledger says infinity, and why."""
-    me.release(_line(me, what, "example", NonPrivate(why)))
+    me.release(_now(me, claimed_line(what, why)))
     return _noisy(source(me.noise, me.rng), value, sd).as_released()
 
 
 def without_guarantee(me: Client, what: str, why: str) -> None:
     """Write that what follows uses the data without a mechanism: the ledger says infinity, and why."""
-    me.release(_line(me, what, "example", NonPrivate(why)))
+    me.release(_now(me, claimed_line(what, why)))
 
 
 def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float) -> Params:
@@ -120,12 +147,6 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
 def update_z(mu: float) -> float:
     """Return the noise multiplier with which :func:`gaussian_update` is mu-GDP."""
     return 2 / mu
-
-
-def update_line(client: ClientId, z: float, rounds: Rounds) -> Release:
-    """Return the ledger line of :func:`gaussian_update` in some rounds."""
-    event = Gaussian(z / 2)
-    return Release("update", "client", client, "server", event, rounds, relation="either")
 
 
 @dataclass
@@ -152,14 +173,10 @@ class PrivateSteps:
         check_clip("clip", self.clip)
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
-        me, event = self.me, Gaussian(float(self.z))
-        sampling = Sampling.at(self.q, self.law)
-        what, when = f"{me.task} dp-sgd".strip(), ((me.round, me.round),)
-        line = Release(
-            what, "example", me.id, "server", event, when, self.steps, sampling, noise=me.noise
-        )
-        me.release(line)
-        self.draw, self.left = source(me.noise, me.rng), self.steps
+        what = f"{self.me.task} dp-sgd".strip()
+        self.me.release(_now(self.me, steps_line(what, self.q, self.z, self.steps, self.law)))
+        self.draw = source(self.me.noise, self.me.rng)
+        self.left = self.steps
 
     def samples(self, n: int) -> Iterator[Array]:
         """Yield the rows of each step's sample; a Poisson one may be empty."""
@@ -180,39 +197,40 @@ class PrivateSteps:
         return noised(self.draw, sums, self.z * self.clip)
 
 
-def mean_line(cohort: Cohort, task: str, sample: Sample, z: float) -> Release:
-    """Return the ledger line of a noisy mean over a sample of clients.
-
-    Its law is the one that drew the sample.
-    """
-    law, n, sampling = sample.law, len(cohort.everyone), Sampling()
-    if isinstance(law, Poisson):
-        sampling = Sampling.at(law.q)
-    if isinstance(law, Fixed):
-        sampling = Sampling.at(law.k / n, "fixed")
-    when, noise = ((sample.round, sample.round),), cohort.noise
+def mean_line(task: str, law: Law, n: int, z: float) -> Release:
+    """Return the line of a noisy mean over a sample of ``n`` clients by a law, without rounds."""
     event = Gaussian(float(z))
-    return Release(
-        f"{task} (mean)",
-        "client",
-        FEDERATION,
-        "clients",
-        event,
-        when,
-        1,
-        sampling,
-        covers=task,
-        noise=noise,
-    )
+    line = Release(f"{task} (mean)", "client", FEDERATION, "clients", event, (), covers=task)
+    return replace(line, sampling=_sampling(law, n))
 
 
-def mean_lines(cohort: Cohort, task: str, sample: Sample, z: float) -> list[Release]:
-    """Return the lines of a noisy mean over clients who are known to be in the sample.
+def _sampling(law: Law, n: int) -> Sampling:
+    """Return how a law samples ``n`` clients, for the ledger."""
+    if isinstance(law, Poisson):
+        return Sampling.at(law.q)
+    if isinstance(law, Fixed):
+        return Sampling.at(law.k / n, "fixed")
+    return Sampling()
 
-    Each pays for itself.
+
+def _mean_lines(cohort: Cohort, task: str, sample: Sample, z: float, secret: bool) -> list[Release]:
+    """Return the lines of a noisy mean: the federation's or, if who is in it is known, everybody's.
+
+    Then each pays for itself.
     """
-    line = mean_line(cohort, task, sample, z)
+    line = mean_line(task, sample.law, len(cohort.everyone), z)
+    line = replace(line, rounds=((sample.round, sample.round),), noise=cohort.noise)
+    if secret:
+        return [line]
     return [replace(line, owner=client, sampling=Sampling()) for client in sample.ids]
+
+
+def afford_mean(
+    cohort: Cohort, task: str, sample: Sample, z: float, *, secret: bool = True
+) -> None:
+    """Refuse a noisy mean that would pass the budget, before any client works for it."""
+    for line in _mean_lines(cohort, task, sample, z, secret):
+        cohort.afford(line)
 
 
 def digest(contents: Iterable[Tensor]) -> str:
@@ -255,11 +273,7 @@ def gaussian_mean(
     check_clip("clip", clip)
     check_number("z", z, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
-    lines = (
-        [mean_line(cohort, task, replies.sample, z)]
-        if secret
-        else mean_lines(cohort, task, replies.sample, z)
-    )
+    lines = _mean_lines(cohort, task, replies.sample, z, secret)
     parts = [take(r).clipped(clip) for r in replies]
     turn = cohort.turn(f"{task}@{t}", digest(v for part in parts for v in part.values()))
     for line in lines:
@@ -292,11 +306,14 @@ def claimed_mean(
     The ledger says infinity for everybody, and why.
     """
     task, t = replies.id.partition("@")[0], replies.sample.round
-    cohort.release(
-        Release(f"{task} (mean)", "client", FEDERATION, "clients", NonPrivate(why), ((t, t),))
-    )
+    cohort.release(replace(claimed_mean_line(task, why), rounds=((t, t),)))
     total = weighted_sum((take(r).clipped(clip), 1.0) for r in replies)
     return public_noise(cohort, total, sd=sd, t=t) / len(replies)
+
+
+def claimed_mean_line(task: str, why: str) -> Release:
+    """Return the line of :func:`claimed_mean`, without rounds."""
+    return Release(f"{task} (mean)", "client", FEDERATION, "clients", NonPrivate(why), ())
 
 
 def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
@@ -315,7 +332,7 @@ def discrete_laplace(
     example changes one count by one.
     """
     check_number("epsilon", epsilon, above=0)
-    me.release(_line(me, what, "example", Pure(float(epsilon))))
+    me.release(_now(me, line_of(what, Pure(float(epsilon)))))
     random = exact.words(source(me.noise, me.rng))
     rate = Fraction(float(epsilon)) / sensitivity
     noisy = [operator.index(n) + exact.discrete_laplace(random, rate) for n in counts.flat]
@@ -333,7 +350,7 @@ def exponential(
     they are given; one unit changes each utility by at most ``sensitivity``.
     """
     check_number("epsilon", epsilon, above=0)
-    me.release(_line(me, what, "example", Pure(float(epsilon)), relation))
+    me.release(_now(me, line_of(what, Pure(float(epsilon)), relation=relation)))
     rate = Fraction(float(epsilon)) / (2 * Fraction(sensitivity))
     scores = [rate * Fraction(u) for u in utility.tolist()]
     return Released(exact.choice(exact.words(source(me.noise, me.rng)), scores))

@@ -1,0 +1,245 @@
+"""Rules: each knows a release from both sides, how it is made and what the ledger will say of it.
+
+A *rule* is a frozen dataclass of public numbers (clipping norm, noise multiplier, rounds). It does
+two things with them:
+
+- ``send(me, x)`` is the deed: it clips, writes the ledger line, draws the noise, and returns what
+  may leave the client;
+- ``lines(owner, n, times)`` is the prediction: the lines that the ledger will hold after ``times``
+  rounds, from public facts only.
+
+A method makes its rule in one function, and both its task and its ``releases`` call that one
+function::
+
+    def rule(self, K, delta):
+        return Update("udp update", self.clip, update_z(gdp_mu(self.epsilon, delta) / K**0.5))
+
+    dx = method.rule(K, delta).send(me, y - x)                       # in the task
+    return lines_of(self.rule(K, delta), sizes, times)               # in releases()
+
+So they cannot differ: a setting that one of them forgot would be missing in the other, too. Noise
+solved from an epsilon depends on delta, so delta goes in where the rule is made; were it told to
+``lines`` alone, it could be another one there. Rules write no lines of their own: the functions of
+:mod:`tacit.privacy.mechanisms` draw, and each has one beside it that makes its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from tacit.core import (
+    Client,
+    ClientId,
+    Cohort,
+    Law,
+    Ledger,
+    Params,
+    Release,
+    Replies,
+    Sample,
+    Sampling,
+    Sizes,
+    Stated,
+    Times,
+    Unit,
+)
+from tacit.privacy import mechanisms
+
+T = TypeVar("T")
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+
+
+class Accounted(Protocol):
+    """Whatever can say beforehand what the ledger will hold, such as a rule or DP-SGD."""
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        """Return the lines after ``times`` rounds.
+
+        Args:
+            owner: the client, or FEDERATION for what the server releases about all of them
+            n: how many examples the client has; how many clients the federation has
+            times: the rounds that the owner takes part in; the ledger numbers them from 0
+        """
+        ...
+
+
+class Rule(Accounted, Protocol[In, Out]):
+    """One released quantity of a client: :meth:`send` is the deed, ``lines`` the prediction."""
+
+    def send(self, me: Client, x: In) -> Out:
+        """Write the ledger line and return what may leave the client."""
+        ...
+
+
+def lines_of(rule: Accounted, sizes: Sizes, times: Times) -> list[Release]:
+    """Return the lines of a rule that all clients follow, each as often as it takes part."""
+    return [line for c, n in sizes.items() if times[c] for line in rule.lines(c, n, times[c])]
+
+
+def over(line: Release, owner: ClientId, times: int) -> list[Release]:
+    """Return a line about an owner in ``times`` rounds; in none there is nothing to say."""
+    return [replace(line, owner=owner, rounds=((0, times - 1),))] if times else []
+
+
+def in_turn(rules: Iterable[Accounted], owner: ClientId, n: int) -> list[Release]:
+    """Return the lines of an owner that follows another rule in each of its rounds.
+
+    Rounds with the same line are one line.
+    """
+    each = ((k, line) for k, rule in enumerate(rules) for line in rule.lines(owner, n, 1))
+    return list(Ledger(replace(line, rounds=((k, k),)) for k, line in each))
+
+
+@dataclass(frozen=True)
+class Open:
+    """Sent as it is. The ledger says infinity, and why."""
+
+    what: str  # as the ledger names it
+    why: str
+
+    def send(self, me: Client, x: Params) -> Params:
+        mechanisms.without_guarantee(me, self.what, self.why)
+        return Params(x).as_released()
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.claimed_line(self.what, self.why), owner, times)
+
+
+@dataclass(frozen=True)
+class AsPublished:
+    """A published formula's noise that proves nothing. The ledger says infinity, and why.
+
+    The caller clips as the paper does, if it does.
+    """
+
+    what: str
+    sd: float  # standard deviation of the noise
+    why: str  # what the paper's proof lacks
+
+    def send(self, me: Client, x: Params) -> Params:
+        return mechanisms.claimed_gaussian(me, self.what, x, sd=self.sd, why=self.why)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.claimed_line(self.what, self.why), owner, times)
+
+
+@dataclass(frozen=True)
+class Noised:
+    """Gaussian noise on a quantity that one unit moves by at most ``sensitivity``.
+
+    Guarantee: the caller has seen to that bound, between neighbours by ``relation``.
+    """
+
+    what: str
+    sensitivity: float
+    z: float  # noise multiplier
+    unit: Unit = "example"
+    relation: Stated = "zero-out"
+
+    def send(self, me: Client, x: Params) -> Params:
+        return mechanisms.gaussian(
+            me,
+            self.what,
+            x,
+            sensitivity=self.sensitivity,
+            z=self.z,
+            unit=self.unit,
+            relation=self.relation,
+        )
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        line = mechanisms.gaussian_line(self.what, self.z, self.unit, self.relation)
+        return over(line, owner, times)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's whole update, clipped to ``clip``, with noise ``z * clip``: protects the client.
+
+    Two updates are up to ``2 * clip`` apart: with ``z = update_z(mu)`` a round is mu-GDP.
+    """
+
+    what: str
+    clip: float  # clipping norm
+    z: float  # noise multiplier
+
+    def send(self, me: Client, x: Params) -> Params:
+        return mechanisms.gaussian_update(me, self.what, x, clip=self.clip, z=self.z)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.update_line(self.what, self.z), owner, times)
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """The server's: the mean of clipped points over a sample of clients, noise on the sum.
+
+    Protects clients from everybody but the server. If the sample is ``secret``, the federation owns
+    the line, and the law of the sample is part of it; else everybody in the sample pays.
+    """
+
+    task: str  # whose replies are summed up
+    law: Law  # by which clients are sampled
+    z: float  # noise multiplier
+    secret: bool = True
+
+    def afford(self, cohort: Cohort, sample: Sample) -> None:
+        """Refuse a mean that would pass the budget, before any client works for it."""
+        mechanisms.afford_mean(cohort, self.task, sample, self.z, secret=self.secret)
+
+    def send(
+        self,
+        cohort: Cohort,
+        replies: Replies[T],
+        take: Callable[[T], Params],
+        *,
+        like: Params,
+        clip: float,
+        out_of: float,
+        noise_z: float | None = None,
+    ) -> Params:
+        """Write the line and return the mean: see :func:`tacit.privacy.mechanisms.gaussian_mean`."""
+        return mechanisms.gaussian_mean(
+            cohort,
+            replies,
+            take,
+            like=like,
+            clip=clip,
+            z=self.z,
+            out_of=out_of,
+            noise_z=noise_z,
+            secret=self.secret,
+        )
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        """Return the federation's line for ``n`` clients, or the line of one that is known to be in it."""
+        line = mechanisms.mean_line(self.task, self.law, n, self.z)
+        if not self.secret:
+            line = replace(line, sampling=Sampling())
+        return over(line, owner, times)
+
+
+@dataclass(frozen=True)
+class ClaimedMean:
+    """The server's: a published mean whose noise proves nothing. The ledger says infinity, and why."""
+
+    task: str
+    why: str
+
+    def send(
+        self,
+        cohort: Cohort,
+        replies: Replies[T],
+        take: Callable[[T], Params],
+        *,
+        clip: float,
+        sd: float,
+    ) -> Params:
+        """Write the line and return the mean, each point clipped to ``clip``, with noise ``sd``."""
+        return mechanisms.claimed_mean(cohort, replies, take, clip=clip, sd=sd, why=self.why)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.claimed_mean_line(self.task, self.why), owner, times)

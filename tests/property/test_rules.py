@@ -1,0 +1,174 @@
+"""A rule predicts what it does: the ledger after sending is the ledger that was foretold, exactly.
+
+Whatever the clipping norm, the noise multiplier, the rounds a client takes part in, and its size.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sandbox import Server, a_client
+
+from tacit.core import FEDERATION, Everyone, Fixed, Ledger, Params, Poisson, Replies
+from tacit.local.sgd import SGD
+from tacit.privacy.mechanisms import update_z
+from tacit.privacy.rules import (
+    AsPublished,
+    ClaimedMean,
+    Noised,
+    NoisyMean,
+    Open,
+    Update,
+    in_turn,
+    lines_of,
+)
+from tacit.privacy.schedule import mu_in_round
+
+POINT = Params(w=torch.tensor([3.0, -4.0]), b=torch.tensor([12.0]))
+positive = st.floats(1e-3, 1e3)
+words = st.text("abc ", min_size=1, max_size=5)
+# the rounds that a client takes part in: some of twelve
+rounds = st.sets(st.integers(0, 11), min_size=1, max_size=6).map(sorted)
+rules = st.one_of(
+    st.builds(Open, words, words),
+    st.builds(AsPublished, words, positive, words),
+    st.builds(
+        Noised,
+        words,
+        positive,
+        positive,
+        st.sampled_from(["example", "client"]),
+        st.sampled_from(["zero-out", "replace", "either"]),
+    ),
+    st.builds(Update, words, positive, positive),
+)
+
+
+def at(round, ledger, size=20):
+    """Return a client of a task without a name, as rules do not know which task they serve."""
+    return replace(a_client(round=round, seed=round, spent=ledger, size=size), task="")
+
+
+def numbered(ledger, when):
+    """Return the lines, rounds numbered as their owner takes part, wherever the noise came from."""
+    turn = {t: k for k, t in enumerate(when)}
+    each = ((line, t) for line in ledger for a, b in line.rounds for t in range(a, b + 1))
+    return Ledger(replace(line, rounds=((turn[t], turn[t]),), noise="none") for line, t in each)
+
+
+@given(rule=rules, when=rounds)
+def test_what_a_client_sends_is_what_was_predicted(rule, when):
+    ledger = Ledger()
+    for t in when:
+        assert rule.send(at(t, ledger), POINT).released
+    assert numbered(ledger, when) == Ledger(rule.lines("0", 20, len(when)))
+
+
+@given(rule=rules)
+def test_who_takes_no_part_releases_nothing(rule):
+    assert rule.lines("0", 20, 0) == []
+    assert {line.owner for line in lines_of(rule, {"a": 5, "b": 7}, {"a": 0, "b": 2})} == {"b"}
+
+
+@given(mu=positive, clip=positive, when=rounds, schedule=st.sampled_from(["constant", "harmonic"]))
+def test_noise_that_differs_from_turn_to_turn_is_predicted_turn_by_turn(mu, clip, when, schedule):
+    K = len(when)
+    each = [
+        Update("update", clip, update_z(mu_in_round(mu, k, K, schedule))) for k in range(1, K + 1)
+    ]
+    ledger = Ledger()
+    for rule, t in zip(each, when, strict=True):
+        rule.send(at(t, ledger), POINT)
+    assert numbered(ledger, when) == Ledger(in_turn(each, "0", 20))
+
+
+@given(
+    clip=positive,
+    z=positive,
+    size=st.integers(1, 40),
+    batch=st.integers(1, 50),
+    epochs=st.integers(1, 3),
+    when=rounds,
+)
+@settings(max_examples=25)
+def test_dp_sgd_takes_the_steps_that_were_predicted(clip, z, size, batch, epochs, when):
+    sgd = SGD(lr=1e-6, epochs=epochs, batch=batch, clip=clip, z=z)
+    model = torch.nn.Linear(2, 2)
+    ledger = Ledger()
+    for t in when:
+        sgd.fit(replace(at(t, ledger, size), model=model), params(model))
+    assert numbered(ledger, when) == Ledger(sgd.lines("0", size, len(when)))
+
+
+def params(model):
+    return Params({name: p.detach().clone() for name, p in model.named_parameters()})
+
+
+def replies(server, law, round):
+    sample = server.sample(law, round)
+    return Replies(f"x.train@{round}", sample, {i: POINT for i in sample.ids}, {})
+
+
+@given(
+    law=st.one_of(
+        st.builds(Everyone),
+        st.builds(Fixed, st.integers(1, 5)),
+        st.builds(Poisson, st.floats(0.01, 1.0)),
+    ),
+    clip=positive,
+    z=positive,
+    T=st.integers(1, 5),
+)
+def test_a_noisy_mean_is_the_federations_as_predicted(law, clip, z, T):
+    server, rule = a_server(), NoisyMean("x.train", law, z)
+    for t in range(T):
+        rule.send(server, replies(server, law, t), take, like=POINT, clip=clip, out_of=3.0)
+    assert numbered(server.ledger, range(T)) == Ledger(rule.lines(FEDERATION, 5, T))
+
+
+@given(k=st.integers(1, 5), z=positive, T=st.integers(1, 5))
+def test_where_the_sample_is_known_everybody_in_it_pays(k, z, T):
+    server, rule = a_server(), NoisyMean("x.train", Fixed(k), z, secret=False)
+    for t in range(T):
+        rule.send(server, replies(server, Fixed(k), t), take, like=POINT, clip=1.0, out_of=k)
+    for client in server.everyone:
+        when = [t for t in range(T) if client in server.sample(Fixed(k), t).ids]
+        own = [line for line in server.ledger if line.owner == client]
+        assert numbered(own, when) == Ledger(rule.lines(client, 5, len(when)))
+
+
+@given(why=words, T=st.integers(1, 5))
+def test_a_mean_that_proves_nothing_says_so_as_predicted(why, T):
+    server, rule = a_server(), ClaimedMean("x.train", why)
+    for t in range(T):
+        rule.send(server, replies(server, Everyone(), t), take, clip=1.0, sd=0.5)
+    assert numbered(server.ledger, range(T)) == Ledger(rule.lines(FEDERATION, 5, T))
+
+
+def test_a_mean_is_afforded_by_the_lines_that_it_writes():
+    asked = []
+    for secret in (True, False):
+        server, rule = a_server(), NoisyMean("x.train", Fixed(2), 1.0, secret=secret)
+        server.afford = asked.append
+        rule.afford(server, server.sample(Fixed(2), 0))
+        rule.send(server, replies(server, Fixed(2), 0), take, like=POINT, clip=1.0, out_of=2.0)
+        assert Ledger(asked) == server.ledger
+        asked.clear()
+
+
+def a_server():
+    return Server("01234", 0)
+
+
+def take(point):
+    return point
+
+
+@pytest.mark.parametrize("rule", [Open("x", "no"), AsPublished("x", 0.0, "no")])
+def test_what_is_sent_openly_leaves_the_original_unmarked(rule):
+    """The copy that was sent may leave; what it was made of may not, if it changes hands again."""
+    x = 1.0 * POINT
+    rule.send(at(0, Ledger()), x)
+    assert not x.released
