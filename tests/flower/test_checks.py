@@ -46,7 +46,8 @@ from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.evaluate import score
 from tacit.experiment.plan import Plan
 from tacit.experiment.rundir import RunDir
-from tacit.experiment.sites import AtSites, agreed, summary, tally, tally_own
+from tacit.experiment.scoring import Evaluation, Tally
+from tacit.experiment.sites import AtSites, agreed, tally, tally_own
 from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg, Update, train
@@ -381,16 +382,11 @@ def test_the_secret_of_the_samples_is_kept_for_a_resumed_run(tmp_path):
 
 
 def test_noisy_reports_can_be_added_up():
-    got = summary({"0": Tally_([5, -2], [1, 0]), "1": Tally_([0, 0], [0, -3])}, personal=False)
+    noisy = {"0": Tally([5, -2], [1, 0], None), "1": Tally([0, 0], [0, -3], None)}
+    got = Evaluation.of(noisy, personal=False).line()
     assert got["accuracy"] == 5 / 6
     assert got["per_class"] == [round(5 / 6, 6), None]
-    assert summary({}, personal=False) == {}
-
-
-def Tally_(right, wrong):
-    from tacit.experiment.sites import Tally
-
-    return Tally(right, wrong, None)
+    assert Evaluation.of({}, personal=False).line() == {}
 
 
 def test_sites_must_agree(site, tmp_path):

@@ -46,7 +46,8 @@ from tacit.engines.client_host import World
 from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
 from tacit.engines.messages import Answer, Head, Refusal, check_finite
 from tacit.engines.store import ClientStore, read_ledger
-from tacit.experiment.sites import Tally, holding, tally_own
+from tacit.experiment.scoring import Tally
+from tacit.experiment.sites import holding, tally_own
 from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget

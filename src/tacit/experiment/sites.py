@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from tacit.compress import Compressor
@@ -22,23 +21,11 @@ from tacit.engines.flower import Charter, Facts, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import Experiment
-from tacit.experiment.evaluate import CHUNK
 from tacit.experiment.plan import check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
 from tacit.local.sgd import network
 from tacit.models import build, choose
-
-
-@dataclass(frozen=True)
-class Tally:
-    """How often a model was right and wrong on a site's own test data, for each class.
-
-    No example leaves the site.
-    """
-
-    right: list[int]
-    wrong: list[int]
-    loss: float | None  # the sum over examples; None where the counts are noisy
 
 
 @task(at="measure")
@@ -61,17 +48,9 @@ def tally_own(me: Client, method: Any, s: Any) -> Reply[Tally]:
 
 def tally_with(me: Client, predict: Predictor) -> Tally:
     """Count over a site's test data."""
-    right, of, loss = torch.zeros(me.classes), torch.zeros(me.classes), 0.0
-    with torch.no_grad():
-        for start in range(0, len(me.test), CHUNK):
-            inputs, labels = me.test.batch(slice(start, start + CHUNK))
-            scores = predict(inputs)
-            good = (scores.argmax(1) == labels).cpu()
-            labels = labels.cpu()
-            of += torch.bincount(labels, minlength=me.classes)
-            right += torch.bincount(labels[good], minlength=me.classes)
-            loss += float(F.cross_entropy(scores, labels.to(scores.device), reduction="sum"))
-    return Tally([int(n) for n in right], [int(n) for n in of - right], loss)
+    scored = score_with(me, predict)
+    labels = me.test.examples.y
+    return counted(scored.predicted == labels, labels, me.classes, scored.loss)
 
 
 @dataclass(frozen=True)
@@ -162,44 +141,8 @@ class AtSites:
             "shared": lambda: tally_shared(method=method, s=s),
             "personal": lambda: tally_own(method=method, s=s),
         }[method.answers]()
-        return summary(engine.look(call, engine.everyone, round), method.answers == "personal")
-
-
-def summary(tallies: Mapping[ClientId, Tally], personal: bool) -> dict[str, Any]:
-    """Return what goes into metrics.jsonl.
-
-    Every test example counts alike, or for personal models every site.
-    """
-    counted = {i: t for i, t in tallies.items() if sum(t.right) + sum(t.wrong) > 0}
-    if not counted:
-        return {}
-    right = np.sum([np.maximum(t.right, 0) for t in counted.values()], axis=0)
-    of = right + np.sum([np.maximum(t.wrong, 0) for t in counted.values()], axis=0)
-    own = {
-        i: float(np.clip(sum(t.right) / (sum(t.right) + sum(t.wrong)), 0, 1))
-        for i, t in counted.items()
-    }
-    losses = [t.loss for t in counted.values()]
-    accuracies = np.array(list(own.values()))
-    return {
-        "accuracy": float(accuracies.mean()) if personal else float(right.sum() / max(of.sum(), 1)),
-        "loss": None
-        if None in losses
-        else float(sum(x for x in losses if x is not None) / of.sum()),
-        "personal": personal,
-        "per_class": [
-            round(float(r / n), 6) if n else None for r, n in zip(right, of, strict=True)
-        ],
-        "own_data": {
-            k: round(float(v), 6)
-            for k, v in {
-                "mean": accuracies.mean(),
-                "std": accuracies.std(),
-                "worst": accuracies.min(),
-            }.items()
-        },
-        **({"per_client": own} if len(own) <= 100 else {}),
-    }
+        tallies = engine.look(call, engine.everyone, round)
+        return Evaluation.of(tallies, personal=method.answers == "personal").line()
 
 
 Agreed = tuple[tuple[int, ...], tuple[str, ...], tuple[float, ...], tuple[float, ...]]

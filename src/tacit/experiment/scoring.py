@@ -1,0 +1,155 @@
+"""From predictions to what metrics.jsonl says, the same for a simulation and for real sites.
+
+A model's predictions on some test data are counted as right or wrong for each class; counts of all
+clients, exact or noisy, make an evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.core import Client, ClientId, Predictor
+
+CHUNK = 500  # examples scored at a time
+SHOWN = 100  # with more clients than that, only a summary of them is written
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Predictions for some test examples, in order, and the sum of their losses."""
+
+    predicted: Tensor
+    loss: float
+
+
+def score_with(me: Client, predict: Predictor) -> Scored:
+    """Score a client's test data."""
+    predicted = [torch.zeros(0, dtype=torch.int64)]
+    loss = 0.0
+    with torch.no_grad():
+        for start in range(0, len(me.test), CHUNK):
+            inputs, labels = me.test.batch(slice(start, start + CHUNK))
+            scores = predict(inputs)
+            predicted.append(scores.argmax(1).cpu())
+            loss += float(F.cross_entropy(scores, labels, reduction="sum"))
+    return Scored(torch.cat(predicted), loss)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How often a model was right and wrong on some test data, for each class.
+
+    No example is in it, so it may leave a site. Counts with noise may be negative.
+    """
+
+    right: list[int]
+    wrong: list[int]
+    loss: float | None  # the sum over examples; None where the counts are noisy
+
+    @property
+    def examples(self) -> int:
+        """How many test examples were counted."""
+        return sum(self.right) + sum(self.wrong)
+
+    @property
+    def accuracy(self) -> float:
+        """The share that was right, between 0 and 1, also where noise is in the counts."""
+        return float(np.clip(sum(self.right) / self.examples, 0, 1))
+
+
+def counted(right: Tensor, labels: Tensor, classes: int, loss: float) -> Tally:
+    """Count, for each class, which test examples were answered right.
+
+    Args:
+        right: for each example, whether it was
+        labels: for each example, the class that it is counted under
+        classes: how many classes there are
+        loss: the sum over these examples
+    """
+    good = torch.bincount(labels[right], minlength=classes)
+    bad = torch.bincount(labels[~right], minlength=classes)
+    return Tally(good.tolist(), bad.tolist(), loss)
+
+
+def summed(tallies: Iterable[Tally]) -> Tally:
+    """Return the counts of several clients together; what noise made negative counts as none."""
+    every = list(tallies)
+    right = np.sum([np.maximum(t.right, 0) for t in every], axis=0, dtype=int)
+    wrong = np.sum([np.maximum(t.wrong, 0) for t in every], axis=0, dtype=int)
+    known = [t.loss for t in every if t.loss is not None]
+    loss = sum(known) if len(known) == len(every) else None
+    return Tally(np.ravel(right).tolist(), np.ravel(wrong).tolist(), loss)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a state is.
+
+    ``accuracy`` is of the shared model on all test data, where every example counts alike, or, for
+    personal models, the mean over clients; NaN where nobody has test data.
+    """
+
+    accuracy: float
+    loss: float | None  # the mean over examples; None where a count is noisy
+    personal: bool
+    per_class: list[float | None]
+    per_client: dict[ClientId, float]  # clients that have test data of their own
+
+    @classmethod
+    def of(
+        cls, clients: Mapping[ClientId, Tally], *, personal: bool, whole: Tally | None = None
+    ) -> Evaluation:
+        """Return what counts say.
+
+        Args:
+            clients: the counts of each client on its own test data
+            personal: whether each client answers with a model of its own
+            whole: the counts on the whole test set; None: those of all clients together
+        """
+        nonempty = {i: t for i, t in clients.items() if t.examples > 0}
+        total = whole or summed(nonempty.values())
+        if total.examples <= 0:
+            return cls(math.nan, None, personal, [], {})
+        own = {i: t.accuracy for i, t in nonempty.items()}
+        accuracy = float(np.mean(list(own.values()))) if personal else total.accuracy
+        loss = None if total.loss is None else total.loss / total.examples
+        return cls(accuracy, loss, personal, _per_class(total), own)
+
+    def line(self) -> dict[str, Any]:
+        """Return what goes into metrics.jsonl; single clients only where there are not too many."""
+        if math.isnan(self.accuracy):
+            return {}
+        line = {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "personal": self.personal,
+            "per_class": self.per_class,
+            "own_data": _spread(list(self.per_client.values())),
+        }
+        return line | ({"per_client": self.per_client} if len(self.per_client) <= SHOWN else {})
+
+
+def _per_class(tally: Tally) -> list[float | None]:
+    """Return the accuracy of each class, None where there is no example of it."""
+    pairs = zip(tally.right, tally.wrong, strict=True)
+    return [round(good / (good + bad), 6) if good + bad else None for good, bad in pairs]
+
+
+def _spread(accuracies: list[float]) -> dict[str, float]:
+    """Return how clients' accuracies on their own test data spread; nothing if there are none."""
+    if not accuracies:
+        return {}
+    summary = {
+        "mean": np.mean(accuracies),
+        "std": np.std(accuracies),
+        "worst": np.min(accuracies),
+    }
+    return {k: round(float(v), 6) for k, v in summary.items()}
