@@ -110,9 +110,7 @@ def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
     assert call([*args, "--noise", "seeded", "--out", str(out)]) == 3
     said, errors = capsys.readouterr()
     assert (
-        errors.strip()
-        .splitlines()[-1]
-        .startswith("tacit: budget = 3: the next step would bring epsilon to")
+        errors.strip().splitlines()[-1].startswith("tacit: budget = 3: with this step epsilon is")
     )
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert 1 <= last["round"] < 30

@@ -129,5 +129,5 @@ def _others(z: float, q: float, steps: int, delta: float, law: str) -> list[tupl
         rows.append(("moments", moments, "as in LDP-FL's and CL-FL's papers; does not certify"))
     if q < 1:
         limit = clt_epsilon(z, steps, q, delta=delta)
-        rows.append(("CLT-GDP", limit, "as in CUAG's paper; too low"))
+        rows.append(("CLT-GDP", limit, "as in CUAG's paper; a limit, does not certify"))
     return rows

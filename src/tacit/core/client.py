@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Type
 import numpy as np
 from torch import nn
 
+from tacit.core.errors import BadInput
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
 from tacit.core.own_code import wire_name
 
@@ -108,7 +109,18 @@ class Task(Generic[P, T]):
         self.at = at
         self.name = f"{wire_name(fn.__module__).removeprefix('tacit.methods.')}.{fn.__name__}"
         self.signature = inspect.signature(fn)
+        known = Task.registry.get(self.name)
+        if known is not None and known.fn.__module__ != fn.__module__:
+            raise BadInput(
+                f"task {self.name!r}: {known.fn.__module__} has one of this name; "
+                f"rename the function or the file of {fn.__module__}"
+            )
         Task.registry[self.name] = self
+
+    @property
+    def built_in(self) -> bool:
+        """Whether this package has it, and not the user's own code."""
+        return self.fn.__module__.startswith("tacit.")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         bound = self.signature.bind(None, *args, **kwargs)

@@ -48,7 +48,7 @@ def charge_failure(me: Client, head: Head, e: Exception) -> Ledger:
     or follow from what it has released. Anything else may depend on the data, and so may whatever a
     task of the user's own raises, but for the budget.
     """
-    ours = task_named(me.task).fn.__module__.startswith("tacit.")
+    ours = task_named(me.task).built_in
     if not isinstance(e, BudgetReached) and not (ours and isinstance(e, TacitError)):
         me.spent.add([untold(head, f"that it failed ({type(e).__name__})")])
     return me.spent

@@ -18,6 +18,7 @@ from tacit.codec import pack, unpack
 from tacit.compress import Compressor
 from tacit.compress.replies import shrink
 from tacit.core import (
+    BadInput,
     Call,
     Client,
     ClientId,
@@ -161,6 +162,7 @@ class World:
             reply = task_named(call.task).fn(me, **call.args)
             charge(me, reply, head)
             if reply.keep is not None:
+                check_kept(call.task, reply.keep)
                 pool = {k: v for k, v in kept.items() if k == POOL}
                 store.keep(head.ask, pool | dict(reply.keep))
             sent = shrink(self.compress, reply.sent, call.args)
@@ -185,6 +187,14 @@ class World:
                 return pack(Refusal.of(e))
 
 
+def check_kept(task: str, keep: Mapping[str, Any]) -> None:
+    """Refuse a pool of a task of the user's own: what is in a pool counts as released."""
+    if POOL in keep and not task_named(task).built_in:
+        raise BadInput(
+            f"keep: {POOL!r} is where samples from other clients are kept; choose another name"
+        )
+
+
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
@@ -198,7 +208,7 @@ def _stream(task: str) -> str:
     """
     module, _, name = task.rpartition(".")
     known = Task.registry.get(task)
-    if known is None or known.fn.__module__.startswith("tacit."):
+    if known is None or known.built_in:
         return name
     return f"{own_code.stem(module)}.{name}"
 

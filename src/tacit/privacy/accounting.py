@@ -282,6 +282,6 @@ def approve(ledger: Ledger, *, budget: float, unit: Unit, observer: Observer, de
         return
     spent = epsilon(ledger, unit=unit, observer=observer, delta=delta)
     raise BudgetReached(
-        f"budget = {budget:g}: the next step would bring epsilon to {show_epsilon(spent, 4)} "
-        f"({unit} level, against the {observer}, delta {delta:g}); stopped before it"
+        f"budget = {budget:g}: with this step epsilon is {show_epsilon(spent, 4)} "
+        f"({unit} level, against the {observer}, delta {delta:g}); stopped"
     )

@@ -26,7 +26,7 @@ from tacit.core import (
     public,
     task,
 )
-from tacit.data.examples import Examples
+from tacit.data.examples import Examples, Pool
 from tacit.engines.serial import Serial
 from tacit.engines.store import Draws
 from tacit.engines.workers import Workers
@@ -393,6 +393,30 @@ def test_a_part_of_a_model_is_never_taken_for_the_whole(sandbox):
         engine = sandbox.serial(FedAvg())
         with pytest.raises(Exception, match="must be all"):
             ask(engine, train(x=x, sgd=PRIVATE))
+
+
+@task
+def keep_as_a_pool(me: Client) -> Reply[Size]:
+    return Reply(Size(me.size), keep={"pool": Pool(me.data.examples, instead=True)})
+
+
+def test_a_task_of_ones_own_cannot_declare_its_data_released(sandbox):
+    """What is in a pool is trained on without noise and without a line."""
+    engine = sandbox.serial(FedAvg())
+    with pytest.raises(BadInput, match="'pool' is where samples from other clients are kept"):
+        ask(engine, keep_as_a_pool())
+    (update,) = ask(engine, train(x=sandbox.x0, sgd=SGD()))
+    assert not update.dx.released
+    assert epsilon(engine.ledger) == math.inf
+
+
+def test_a_task_does_not_take_the_name_of_another_modules():
+    def train(me: Client, x: Params) -> Reply[Update]:
+        raise NotImplementedError
+
+    train.__module__ = "fedavg"  # a file of the user's, beside methods/fedavg.py
+    with pytest.raises(BadInput, match=r"task 'fedavg.train': tacit.methods.fedavg has one"):
+        task(train)
 
 
 class Counting(nn.Module):

@@ -512,7 +512,7 @@ def test_the_budget_of_da_fl_ends_in_epoch_42():
 def test_noise_without_sampling_is_exact(target, steps):
     z = noise_for(target, steps, delta=DELTA)
     assert spend(z, steps, delta=DELTA) == pytest.approx(target, rel=1e-6)
-    assert steps_for(target, 1.0001 * z, delta=DELTA) == pytest.approx(steps, rel=1e-3)
+    assert steps_for(target, 1.0001 * z, delta=DELTA) == pytest.approx(steps, rel=2e-3)
 
 
 @given(target=st.floats(0.5, 8), steps=st.integers(5, 200), q=st.floats(0.02, 0.3))
