@@ -9,13 +9,14 @@ from tacit.experiment.drive import drive
 from tacit.local import prototypes, sgd
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
+from tacit.methods.ldp_fl import LDPFL
 from tacit.synthesis.source import Source
 
 DP_SGD = SGD(batch=100, clip=1.0, z=1.0)
 KINDS = {
     "ldp_fl": [{"mode": "gradient"}, {"mode": "update"}],
     "cuag": [{"unit": "client"}, {"mu": 0.0}],
-    "dafl": [{"main": "open"}, {"main": "dp-sgd", "sgd": DP_SGD}, {"method": "ldp_fl"}],
+    "dafl": [{"main": "open"}, {"main": "dp-sgd", "sgd": DP_SGD}, {"method": LDPFL()}],
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
     "kd_dpfl": [{"labels": "sub-teachers"}],
 } | {name: [{"sgd": DP_SGD}] for name in ("fedavg", "fedprox", "scaffold", "fednova", "local")}

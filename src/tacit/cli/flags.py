@@ -5,20 +5,26 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import is_dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro import _errors as tyro_errors
+from tyro.constructors import ConstructorRegistry
 
-from tacit.cli.help_groups import for_help
+from tacit.cli.help_groups import for_help, is_settings
 from tacit.core import BadInput
 
 T = TypeVar("T")
 
 
 def parse(
-    cls: type[T], args: Sequence[str], *, prog: str, about: str, examples: Sequence[str] = ()
+    cls: type[T],
+    args: Sequence[str],
+    *,
+    prog: str,
+    about: str,
+    examples: Sequence[str] = (),
+    registry: ConstructorRegistry | None = None,
 ) -> T:
     """Return ``cls`` filled from flags, or raise :class:`BadInput`.
 
@@ -30,6 +36,7 @@ def parse(
         prog: how the command is called.
         about: what it does, for the top of its help.
         examples: whole commands, for the end of its help.
+        registry: how to read values of types that tyro does not know.
     """
 
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
@@ -38,7 +45,9 @@ def parse(
     try:
         with tyro_errors.on_parse_error(refuse):
             shown = for_help(cls) if {"-h", "--help"} & set(args) else cls
-            filled: T = tyro.cli(shown, args=list(args), prog=prog, description=about)
+            filled: T = tyro.cli(
+                shown, args=list(args), prog=prog, description=about, registry=registry
+            )
     except SystemExit:  # the help is printed
         if examples:
             print("\n  ".join(["examples:", *examples]))
@@ -54,7 +63,7 @@ def _flags(cls: Any, prefix: str = "--") -> list[str]:
         word = next(
             (m.name for m in marks if getattr(m, "name", None) is not None), name.replace("_", "-")
         )
-        if is_dataclass(kind):
+        if is_settings(kind):
             found += _flags(kind, f"{prefix}{word}." if word else prefix)
         elif get_origin(hint) is not ClassVar:
             found.append(prefix + word)

@@ -46,13 +46,18 @@ def for_help(cls: type[Any]) -> type[Any]:
     return make_dataclass("Flags", chain(*boxes))
 
 
+def is_settings(kind: Any) -> bool:
+    """Tell whether a type is one of settings with a flag for each; any Method is a single word."""
+    return is_dataclass(kind) and len(fields(kind)) > 0
+
+
 def _opened(group: str, settings: Any) -> Iterator[tuple[str, Flag]]:
     """Yield the flags of a method or an experiment, each with its group."""
     cls = type(settings)
     hints = get_type_hints(cls, include_extras=True)
     for f in fields(cls):
         value = getattr(settings, f.name)
-        nested = is_dataclass(value)
+        nested = is_settings(hints[f.name])
         name, hint, _ = _explained(cls, f, hints[f.name], prefix_name=nested)
         own = ELSEWHERE.get(name, group) if group == "experiment" else group
         yield (

@@ -11,6 +11,7 @@ import tyro
 
 from tacit import privacy
 from tacit.cli.flags import parse
+from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.runs import examples_of, first_line
 from tacit.core import Ledger, Relation, Unit, check_number
 from tacit.experiment.config import Experiment, Setting
@@ -31,6 +32,7 @@ def method_cost(name: str, args: Sequence[str]) -> None:
         prog=f"tacit privacy {name}",
         about=first_line(method()),
         examples=examples_of(name, method()),
+        registry=METHOD_WORDS,
     )
     check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)

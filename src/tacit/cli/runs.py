@@ -13,6 +13,7 @@ import tyro
 
 from tacit import codec
 from tacit.cli.flags import parse
+from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.progress import watcher
 from tacit.core import Method, TacitError
 from tacit.experiment import start as starting
@@ -33,12 +34,13 @@ from tacit.experiment.shared_options import with_common
 from tacit.experiment.sweep import FILE as SWEEP
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.methods.dafl import Augment
-from tacit.methods.spec import label_of, method_class, name_of, parted, spec_of
+from tacit.methods.dafl import in_front_of
+from tacit.methods.spec import label_of, method_class, name_of, pairs_of, parted
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_accuracy
 from tacit.report.tables import comparison_table
+from tacit.synthesis.augment import Augment
 from tacit.synthesis.source import Source
 
 RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml [options]
@@ -67,10 +69,11 @@ def run(args: Sequence[str]) -> None:
         prog=f"tacit run {word}",
         about=f"{name_of(default.method)}: {first_line(default.method)}",
         examples=examples_of(word, default.method),
+        registry=METHOD_WORDS,
     )
     method = given.method
     if getattr(given, "augment", "none") == "dafl":
-        method = given.dafl.in_front_of(spec_of(method), method)
+        method = in_front_of(method, given.dafl)
     experiment = Experiment(method, given.setting)
     label = label_of(name_of(experiment.method))
     with telling_if_stopped(), resumable(given.out) as told, watcher(label) as watch:
@@ -353,11 +356,11 @@ def short_names(words: Sequence[str]) -> dict[str, str]:
     >>> short_names(["fedavg:rounds=5", "fedprox:mu=1,rounds=5", "fedprox:mu=2,rounds=5"])
     {'fedavg:rounds=5': 'fedavg', 'fedprox:mu=1,rounds=5': 'fedprox:mu=1', 'fedprox:mu=2,rounds=5': 'fedprox:mu=2'}
     """
-    pairs = {w: parted(w)[1].split(",") for w in words}
+    pairs = {w: pairs_of(parted(w)[1]) for w in words}
     short = {}
     for word in words:
         name = parted(word)[0]
         alike = [set(pairs[w]) for w in words if parted(w)[0] == name]
-        own = [p for p in pairs[word] if p and p not in set.intersection(*alike)]
+        own = [p for p in pairs[word] if p not in set.intersection(*alike)]
         short[word] = ":".join([label_of(name), *filter(None, [",".join(own)])])
     return short

@@ -10,15 +10,16 @@ from typing import Annotated, Any
 import tyro
 
 from tacit.cli.flags import parse
+from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.progress import watcher
 from tacit.cli.runs import CompareFlags, common, first_line, resumable, run_flags, write_table
 from tacit.core import BadInput
 from tacit.experiment.compare import check_any_finished
 from tacit.experiment.config import Experiment
 from tacit.experiment.shared_options import with_common
-from tacit.experiment.sweep import Sweep, Swept, over_from, raw_method, resume_sweep, start_sweep
+from tacit.experiment.sweep import Sweep, Swept, over_from, resume_sweep, start_sweep
 from tacit.methods import METHODS
-from tacit.methods.spec import method_from_spec
+from tacit.methods.spec import method_from_spec, raw_method
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import sweep_table
 
@@ -75,7 +76,13 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
         ),
     ]
     about = f"{word}: {first_line(default.method)}"
-    given = parse(run_flags(default, *more), rest, prog=f"tacit sweep {word}", about=about)
+    given = parse(
+        run_flags(default, *more),
+        rest,
+        prog=f"tacit sweep {word}",
+        about=about,
+        registry=METHOD_WORDS,
+    )
     return Sweep(
         {word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats
     ), given.out

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         union,
         unnoised,
     )
-    from tacit.core.method import Claim, Method, Predictor, Sizes, State, Times
+    from tacit.core.method import Claim, Method, Nested, Outer, Predictor, Sizes, State, Times
     from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
     from tacit.core.seeds import rng_for, seed_for
 
@@ -71,7 +71,7 @@ _WHERE = {
         "Pure Relation Release Released Rounds Sampling Stated Unit is_public public union "
         "unnoised"
     ),
-    "method": "Claim Method Predictor Sizes State Times",
+    "method": "Claim Method Nested Outer Predictor Sizes State Times",
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
 }
@@ -103,10 +103,12 @@ __all__ = [
     "Law",
     "Ledger",
     "Method",
+    "Nested",
     "Noise",
     "NonPrivate",
     "Nothing",
     "Observer",
+    "Outer",
     "Params",
     "Poisson",
     "Predictor",

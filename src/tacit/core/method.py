@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor
 
 from tacit.core.client import Client, ClientId
 from tacit.core.cohort import Cohort
+from tacit.core.errors import BadInput
 from tacit.core.ledger import Observer, Release, Unit, unnoised
+from tacit.core.own_code import wire_name
 from tacit.core.params import Params, load_params
 
 Sizes = Mapping[ClientId, int]  # how many examples each client has: public
@@ -50,6 +52,10 @@ class Method(ABC):
 
     needs_public: ClassVar[bool] = False
     """Needs examples that belong to nobody, which some splits set aside."""
+
+    can_follow: ClassVar[bool] = True
+    """Its clients train in every round on whatever data they hold, so that another method may
+    prepare these: it can be the main phase of DA-FL."""
 
     @property
     @abstractmethod
@@ -128,3 +134,50 @@ class Method(ABC):
     def innermost(self, s: Any) -> tuple[Method, Any]:
         """Return the method and state to score, where one prepares the ground for another."""
         return self, s
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The state of a method that runs inside another one, and whose state it is."""
+
+    method: str  # the class of the method, as messages and files name it
+    state: Any  # what that method's ``init`` or ``run`` has returned
+
+    @classmethod
+    def of(cls, method: Method, state: State) -> Nested:
+        """Return a state of ``method``, marked as such."""
+        return cls(_class_name(method), state)
+
+    def opened_by(self, method: Method) -> Any:
+        """Return the state to the method that made it; another one is refused."""
+        if self.method != _class_name(method):
+            raise BadInput(f"state: is one of {self.method}, not of {_class_name(method)}")
+        return self.state
+
+    def then(self, state: State) -> Nested:
+        """Return the state that follows, of the same method."""
+        return replace(self, state=state)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The state of a method around another one: its model and its rounds are the inner one's."""
+
+    inner: Nested
+
+    @property
+    def x(self) -> Params:
+        """The model of the inner method."""
+        x: Params = self.inner.state.x
+        return x
+
+    @property
+    def round(self) -> int:
+        """How many rounds the inner method has done."""
+        done: int = self.inner.state.round
+        return done
+
+
+def _class_name(method: Method) -> str:
+    cls = type(method)
+    return f"{wire_name(cls.__module__)}:{cls.__qualname__}"

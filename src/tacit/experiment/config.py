@@ -17,7 +17,7 @@ from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
 from tacit.data.splits import clients_of
 from tacit.methods import METHODS
-from tacit.methods.spec import method_from, name_of, validated
+from tacit.methods.spec import method_from, name_of, raw_method, validated
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,7 @@ def read_experiment(file: Path) -> Experiment:
 
 def to_toml(experiment: Experiment) -> str:
     """Write an experiment file with every field, so that it says all that ran."""
-    raw = asdict(experiment.setting) | {
-        "method": {"name": name_of(experiment.method), **asdict(experiment.method)}
-    }
+    raw = asdict(experiment.setting) | {"method": raw_method(experiment.method)}
     return "\n".join(_table("", raw)) + "\n"
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from tacit.core import BadInput
-from tacit.methods.spec import method_from_spec, parted
+from tacit.methods.spec import method_from_spec, pairs_of, parted
 
 
 def with_common(words: Sequence[str], common: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -41,8 +40,7 @@ def _has(word: str, option: str) -> bool:
 
 def _said(word: str) -> set[str]:
     """Return the options that a word says."""
-    pairs = re.split(r",(?![^\[]*\])", parted(word)[1])  # not the commas of a list
-    return {pair.partition("=")[0] for pair in pairs}
+    return {pair.partition("=")[0] for pair in pairs_of(parted(word)[1])}
 
 
 def _plus(word: str, pair: str) -> str:

@@ -37,7 +37,7 @@ from tacit.methods.spec import (
     method_class,
     method_from,
     method_from_spec,
-    name_of,
+    raw_method,
     validated,
 )
 
@@ -115,11 +115,6 @@ class Swept:
     plan: Sweep
     rows: list[tuple[Point, Row]]
     stopped: dict[str, str]
-
-
-def raw_method(method: Any) -> dict[str, Any]:
-    """Return a method as plain values."""
-    return {"name": name_of(method), **asdict(method)}
 
 
 def numbers(cls: type[Any], prefix: str = "") -> list[str]:

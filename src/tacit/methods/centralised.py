@@ -20,6 +20,7 @@ from tacit.methods.fedavg import State, train
 @dataclass(frozen=True)
 class Centralised(Method):
     pooled: ClassVar[bool] = True
+    can_follow: ClassVar[bool] = False  # it needs all data
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
     sgd: SGD = field(default_factory=SGD)  # training
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ class State:
 
 @dataclass(frozen=True)
 class GFL(Source, Method):
+    can_follow: ClassVar[bool] = False
     n_k: int = 500  # samples from each client
     E_s: float = 10.0  # epochs of the server's training in the first round
     tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train

@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -72,6 +72,7 @@ class State:
 
 @dataclass(frozen=True)
 class KDDPFL(Teaching):
+    can_follow: ClassVar[bool] = False
     rounds: int = 10  # communication rounds of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
     # certified: with proof; paper: as published, whatever it really spends

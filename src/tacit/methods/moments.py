@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class State:
 @dataclass(frozen=True)
 class Moments(Method):
     answers = "shared"
+    can_follow: ClassVar[bool] = False
     epsilon: float = 1.0  # what the release costs one example
     # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
     features: str = "auto"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -79,6 +79,7 @@ class State:
 
 @dataclass(frozen=True)
 class PATE(Teaching):
+    can_follow: ClassVar[bool] = False
     rounds: int = 20  # rounds of the student's training
     epsilon: float = 8.0  # what every large client spends on all queries
     # who adds the noise: each large client, or the server

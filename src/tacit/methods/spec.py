@@ -1,13 +1,17 @@
-"""Methods from words and plain values: unknown keys and wrong types are refused in one line."""
+"""Methods from words and plain values: unknown keys and wrong types are refused in one line.
+
+A method inside a method, such as DA-FL's main phase, is a word or a table there too; it is read
+here, once, and is an object from then on.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -129,24 +133,51 @@ def method_from(raw: dict[str, Any] | str) -> Method:
         raise BadInput(f"method.name: missing; allowed: {', '.join(METHODS)}")
     if given.get("relation") == "add/remove":  # as runs of before have it in their config.toml
         given["relation"] = "zero-out"
-    method: Method = validated(method_class(str(given.pop("name"))), given, "method")
-    return method
+    cls = method_class(str(given.pop("name")))
+    inner = {key: _inner(given.pop(key)) for key in inner_fields(cls) if key in given}
+    method: Method = validated(cls, given, "method")
+    return replace(method, **inner)
+
+
+def inner_fields(cls: type[Method]) -> list[str]:
+    """Return the settings of a method that are methods themselves."""
+    hints = get_type_hints(cls)
+    return [f.name for f in fields(cls) if hints[f.name] is Method]
+
+
+def _inner(raw: dict[str, Any] | str) -> Method:
+    return method_from_spec(raw) if isinstance(raw, str) else method_from(raw)
 
 
 def method_from_spec(spec: str) -> Method:
-    """Build a method from a word such as ``fedprox`` or ``fedprox:mu=0.1,rounds=5,sgd.lr=0.1``."""
+    """Build a method from a word such as ``fedprox`` or ``fedprox:mu=0.1,rounds=5,sgd.lr=0.1``.
+
+    A method inside it is a word in quotes, ``dafl:method="fedmix:lam=0.2,M=8",rounds=5``, which it
+    needs only if it has more than one setting.
+    """
     name, rest = parted(spec)
     raw: dict[str, Any] = {"name": name}
-    for pair in filter(None, re.split(r",(?![^\[]*\])", rest)):  # not the commas of a list
+    for pair in pairs_of(rest):
         key, equals, value = pair.partition("=")
         if not equals:
             raise BadInput(f"method = {spec!r}: {pair!r} must be key=value")
-        at = raw
         *parents, last = key.split(".")
+        at = raw
         for parent in parents:
             at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise BadInput(f"method = {spec!r}: {parent} has a value already, {at!r}")
         at[last] = _plain_value(value)
     return method_from(raw)
+
+
+def pairs_of(settings: str) -> list[str]:
+    """Divide the settings of a word at its commas, but for those of a list or inside quotes.
+
+    >>> pairs_of('mu=0.1,rounds=5'), pairs_of('epsilons=[1,2],method="fedmix:lam=0.2,M=8"')
+    (['mu=0.1', 'rounds=5'], ['epsilons=[1,2]', 'method="fedmix:lam=0.2,M=8"'])
+    """
+    return re.findall(r'(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+', settings)
 
 
 def _plain_value(text: str) -> Any:
@@ -168,7 +199,15 @@ def as_method(given: Method | str) -> Method:
         )
     trust(type(given))
     _checked(type(given), type(given).__name__)
+    for name in inner_fields(type(given)):
+        as_method(getattr(given, name))
     return given
+
+
+def raw_method(method: Method) -> dict[str, Any]:
+    """Return a method as plain values, its name and every setting; one inside it is a word."""
+    words = {name: spec_of(getattr(method, name)) for name in inner_fields(type(method))}
+    return {"name": name_of(method), **asdict(method), **words}
 
 
 def spec_of(method: Any) -> str:
@@ -179,17 +218,19 @@ def spec_of(method: Any) -> str:
     >>> spec_of(method_from_spec("fedprox:rounds=5,sgd.lr=0.1"))
     'fedprox:rounds=5,sgd.lr=0.1'
     """
-    pairs = ",".join(
-        f"{key}={json.dumps(value)}" for key, value in _changed(method, type(method)())
-    )
-    return name_of(method) + ":" * bool(pairs) + pairs
+    changed = _changed(method, type(method)())
+    pairs = [f"{key}={json.dumps(value)}" for key, value in changed]
+    return ":".join([name_of(method), *filter(None, [",".join(pairs)])])
 
 
 def _changed(given: Any, default: Any, prefix: str = "") -> list[tuple[str, Any]]:
     found = []
     for f in fields(given):
-        value, usual = getattr(given, f.name), getattr(default, f.name)
-        if is_dataclass(value):
+        value = getattr(given, f.name)
+        usual = getattr(default, f.name)
+        if isinstance(value, Method) and value != usual:
+            found.append((prefix + f.name, spec_of(value)))
+        elif is_dataclass(value) and not isinstance(value, Method):
             found += _changed(value, usual, f"{prefix}{f.name}.")
         elif value != usual:
             found.append((prefix + f.name, value))

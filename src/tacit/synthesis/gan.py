@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -340,33 +339,3 @@ class Fitted:
 def latents(n: int, size: int, rng: np.random.Generator) -> Tensor:
     """Return standard normal vectors."""
     return torch.from_numpy(rng.standard_normal((n, size), np.float32))
-
-
-def claims(
-    sizes: Mapping[str, int], delta: float, gan: GANSettings, epsilon: float = 50.0
-) -> list[tuple[str, float, str]]:
-    """Return what DA-FL's pre-processing is said to cost, and what accountants say for the client with least data."""
-    n = min(sizes.values())
-    q, z = min(gan.batch, n) / n, 0.5 if gan.z == "auto" else gan.z
-    T = max(1, round(gan.epochs / q))
-    epoch = math.ceil(permitted(T, z, q, epsilon, delta) * q)
-    cost = partial(spend, z, T, q, delta=delta)
-    return [
-        ("published", epsilon, "as published, for the synthetic images of one client"),
-        (
-            "PLD",
-            cost(),
-            f"all {gan.epochs} epochs, Poisson, zero-out; the budget ends in epoch {epoch}",
-        ),
-        (
-            "PLD",
-            cost(relation="replace"),
-            "Poisson, replace-one: the relation of its labels, so that the two may be added",
-        ),
-        (
-            "PLD",
-            cost(law="fixed", relation="replace"),
-            "fixed-size batches, replace-one: what algorithm 2 draws",
-        ),
-        ("certified", math.inf, f"{LABELS}; models trained on the real data go up without noise"),
-    ]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Client, Released, check_number
+from tacit.core import Client, ClientId, Pure, Release, Released, check_number
 from tacit.privacy.mechanisms import discrete_laplace, exponential
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +43,12 @@ def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[A
         for k in n_k
     ]
     return Released(np.array(chosen, np.int64))
+
+
+def pls_line(client: ClientId, epsilon: float) -> Release:
+    """Return what the ledger will say of :func:`pls`."""
+    event = Pure(epsilon)
+    return Release("pls", "example", client, "server", event, ((0, 0),), relation="replace")
 
 
 def utility(n_k: int, n: int, n_hat: int) -> Array:

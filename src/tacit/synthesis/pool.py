@@ -37,6 +37,19 @@ def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Exam
     }
 
 
+def dealt(
+    shares: Mapping[str, Examples], ids: Sequence[str], rng: np.random.Generator | None
+) -> dict[str, Examples]:
+    """Return each client's part of the pool.
+
+    Args:
+        shares: the samples, by the client whose data they are like
+        ids: who gets a part
+        rng: deals the whole pool out evenly; None: everybody gets all samples but its own
+    """
+    return others(shares, ids) if rng is None else even(shares, ids, rng)
+
+
 def others(shares: Mapping[str, Examples], ids: Sequence[str]) -> dict[str, Examples]:
     """Return for each client i the union of S_j, j != i."""
     return {i: union([s for j, s in shares.items() if j != i]) for i in ids}

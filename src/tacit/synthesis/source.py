@@ -30,6 +30,8 @@ from tacit.synthesis.moments import Moments
 from tacit.synthesis.moments import lines as moment_lines
 
 Array = np.ndarray[Any, Any]
+KIND = {"certified": "moments", "paper": "gan"}  # the generator of each mode
+COST = {"certified": 1.0, "paper": 50.0}  # and its epsilon
 
 
 class Generator(Protocol):
@@ -86,20 +88,12 @@ class Source:
     @property
     def kind(self) -> str:
         """The generator that runs."""
-        return (
-            {"certified": "moments", "paper": "gan"}[self.mode]
-            if self.generator == "auto"
-            else self.generator
-        )
+        return KIND[self.mode] if self.generator == "auto" else self.generator
 
     @property
     def cost(self) -> float:
         """The epsilon of the synthetic examples, for each client."""
-        return (
-            {"certified": 1.0, "paper": 50.0}[self.mode]
-            if self.pool_epsilon == "auto"
-            else self.pool_epsilon
-        )
+        return COST[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
 
     def fit(self, me: Client, delta: float, watch: Watch | None = None) -> Fitted:
         """Fit the generator to a client's data, with the class counts that are released for it.

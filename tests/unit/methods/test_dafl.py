@@ -16,10 +16,10 @@ from tacit.data.examples import Examples
 from tacit.engines.client_host import POOL
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
-from tacit.methods.dafl import DAFL, Augment
+from tacit.methods.dafl import DAFL, in_front_of
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
-from tacit.methods.spec import spec_of
+from tacit.synthesis.augment import Augment
 from tacit.synthesis.pool import Joined, even, others
 
 
@@ -58,7 +58,7 @@ def test_without_samples_an_open_main_phase_is_the_method_itself(sandbox):
     method = DAFL(gamma=1e-9, main="open", rounds=3, per_round=4)
     got = drive(method, sandbox.serial(method), method.init(sandbox.x0))
     alone = FedAvg(rounds=3, per_round=4)
-    assert same(got.inner, drive(alone, sandbox.serial(alone), alone.init(sandbox.x0)))
+    assert same(got.inner.state, drive(alone, sandbox.serial(alone), alone.init(sandbox.x0)))
 
 
 def test_certified_and_synthetic_costs_what_the_pool_costs_however_long_it_trains(sandbox):
@@ -109,7 +109,7 @@ def test_a_dp_sgd_main_phase_adds_its_cost(sandbox):
 
 
 def test_the_pool_stays_beside_what_a_method_keeps(sandbox):
-    method = Augment(gamma=1.0, main="open").in_front_of("scaffold", Scaffold(rounds=3))
+    method = in_front_of(Scaffold(rounds=3), Augment(gamma=1.0, main="open"))
     engine = sandbox.serial(method)
     drive(method, engine, method.init(sandbox.x0))
     kept = engine.world.store("2").kept(engine.accepted["2"])
@@ -141,11 +141,7 @@ def test_the_budget_stops_before_the_pool(sandbox):
 
 
 def test_settings_of_the_main_method_survive():
-    inner = (
-        Augment(main="open")
-        .in_front_of(spec_of(Scaffold(rounds=7, per_round=3)), Scaffold(rounds=7, per_round=3))
-        .inner
-    )
+    inner = in_front_of(Scaffold(rounds=7, per_round=3), Augment(main="open")).method
     assert inner == Scaffold(rounds=7, per_round=3)
 
 

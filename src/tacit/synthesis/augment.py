@@ -1,0 +1,89 @@
+"""DA-FL's pre-processing (Tang et al. 2023): a client's samples, their cost, and what is claimed.
+
+In the paper labels come from PLS (algorithm 3, synthesis/labels.py) and images from PSG (algorithm
+2, synthesis/gan.py). Certified, the labels follow the class counts that the generator has released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit.core import Claim, Client, ClientId, Release, Released, Sizes, check_number
+from tacit.privacy.calibrate import spend
+from tacit.synthesis.gan import LABELS, permitted
+from tacit.synthesis.labels import pls, pls_line, spelled_out, wanted
+from tacit.synthesis.pool import Share
+from tacit.synthesis.source import COST, Fitted, Source
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Augment(Source):
+    """What is shared before the main phase, and what the main phase may see."""
+
+    gamma: float = 0.05  # samples for each example that a client has
+    # auto: synthetic if certified, else open
+    main: Literal["auto", "synthetic", "dp-sgd", "open"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("gamma", self.gamma, above=0)
+
+    @property
+    def phase(self) -> str:
+        """What the main phase does with the real data."""
+        own = {"certified": "synthetic", "paper": "open"}
+        return own[self.mode] if self.main == "auto" else self.main
+
+    def share(self, me: Client, delta: float) -> Share:
+        """Return S_i: about gamma samples for each of a client's examples, with their labels."""
+        fitted = self.fit(me, delta)
+        y = self._counts(me, fitted).map(spelled_out)
+        return Share(fitted.draw(y, me.rng), y)
+
+    def _counts(self, me: Client, fitted: Fitted) -> Released[Array]:
+        """Return how many samples of each class there will be."""
+        if fitted.counts is None or self.mode == "paper":
+            return pls(me, classes=me.classes, gamma=self.gamma, epsilon=self.label_epsilon)
+        return fitted.counts.map(lambda counts: wanted(counts, self.gamma))
+
+    def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
+        """Return what the ledger will say of a client's samples; the paper's have labels by PLS."""
+        lines = super().lines(client, n, delta)
+        if self.mode == "certified":
+            return lines
+        return [pls_line(client, self.label_epsilon), *lines]
+
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        """Return what the paper says that samples cost, and what accountants say.
+
+        Args:
+            sizes: of the clients; the one with least data pays most
+            delta: of all these epsilons
+        """
+        n = min(sizes.values())
+        q = min(self.gan.batch, n) / n
+        z = 0.5 if self.gan.z == "auto" else self.gan.z
+        T = max(1, round(self.gan.epochs / q))
+        published = COST["paper"] if self.pool_epsilon == "auto" else self.pool_epsilon
+        epoch = math.ceil(permitted(T, z, q, published, delta) * q)
+        cost = partial(spend, z, T, q, delta=delta)
+        whole = f"all {self.gan.epochs} epochs, Poisson, zero-out; the budget ends in epoch {epoch}"
+        return [
+            ("published", published, "as published, for the synthetic images of one client"),
+            ("PLD", cost(), whole),
+            ("PLD", cost(relation="replace"), REPLACED),
+            ("PLD", cost(law="fixed", relation="replace"), FIXED),
+            ("certified", math.inf, f"{LABELS}; {OPEN}"),
+        ]
+
+
+REPLACED = "Poisson, replace-one: the relation of its labels, so that the two may be added"
+FIXED = "fixed-size batches, replace-one: what algorithm 2 draws"
+OPEN = "models trained on the real data go up without noise"
