@@ -71,6 +71,7 @@ class Hospitals:
             "split": "label:2",
             "part": f"{i}/3",
             "noise": "seeded",
+            "accept": "anything",
             "store": self.folder / "stores" / name,
             "patience": 120,
         } | flags

@@ -23,7 +23,7 @@ for name in hospital-a hospital-b hospital-c; do
     # Here a part of the embedded digits stands for a hospital's own data: two classes each. A hospital
     # says instead, for example, --data scans/ --classes benign,malignant: all classes there can be.
     tacit join --server "localhost:$port" --name "$name" --key "$name/$name.key" --ca keys/ca.crt \
-        --store "$name/store" --data digits --split label:2 --part "$part/3" > "$name/join.log" 2>&1 &
+        --accept "$here/experiment.toml" --store "$name/store" --data digits --split label:2 --part "$part/3" > "$name/join.log" 2>&1 &
     echo $! >> pids
     part=$((part + 1))
 done

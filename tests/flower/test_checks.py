@@ -21,6 +21,7 @@ from tacit import privacy
 from tacit.apps import cluster
 from tacit.apps.coordinator import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.gateway import Gate
+from tacit.apps.policy import ANYTHING
 from tacit.apps.site import Refused, Site
 from tacit.cli.sites import _try_model
 from tacit.codec import pack, unpack
@@ -66,7 +67,7 @@ X = params_of(build("mlp", (4,), 3, SEED))
 
 @pytest.fixture
 def site(tmp_path):
-    return Site("hospital-b", federation().dataset, tmp_path, noise="seeded")
+    return Site("hospital-b", federation().dataset, tmp_path, noise="seeded", policy=ANYTHING)
 
 
 def head(call, round=0, client="1", accepted=None):
@@ -125,7 +126,7 @@ def test_old_rounds_are_refused_even_after_a_restart(site):
     for t in (0, 1, 2):
         ask(site, round=t)
     ask(site, round=1)  # a coordinator that was killed does its last round again
-    again = Site(site.name, site.dataset, site.folder, noise="seeded")
+    again = Site(site.name, site.dataset, site.folder, noise="seeded", policy=ANYTHING)
     with pytest.raises(Refused, match="only the last can be repeated"):
         ask(again, round=0)
 
@@ -134,10 +135,10 @@ def test_a_site_that_restarts_keeps_its_state(site):
     zero = X.zeros()
     first = scaffold_train(x=X, c=zero, sgd=SGD())
     ask(site, first)
-    again = Site(site.name, site.dataset, site.folder, noise="seeded")
+    again = Site(site.name, site.dataset, site.folder, noise="seeded", policy=ANYTHING)
     kept = ask(again, scaffold_train(x=X, c=zero, sgd=SGD()), round=1, accepted=f"{first.task}@0")
     afresh = ask(
-        Site("x", site.dataset, site.folder / "y", noise="seeded"),
+        Site("x", site.dataset, site.folder / "y", noise="seeded", policy=ANYTHING),
         scaffold_train(x=X, c=zero, sgd=SGD()),
         1,
     )
@@ -310,7 +311,9 @@ def test_one_training_example_moves_the_report_about_a_personal_model(tmp_path):
     y[0] = (y[0] + 1) % 3
     counts = []
     for name, examples in (("a", few.train), ("b", replace(few.train, y=y))):
-        site = Site(name, replace(few, train=examples), tmp_path / name, noise="seeded")
+        site = Site(
+            name, replace(few, train=examples), tmp_path / name, noise="seeded", policy=ANYTHING
+        )
         counts.append(
             ask(site, tally_own(method=PFLDyn(), s=PFLDyn().init(X)), kind="look").sent.right
         )
@@ -447,7 +450,14 @@ def test_shapes_must_be_those_of_the_others(odd, why):
 
 def test_a_part_of_a_data_set(tmp_path):
     rows = np.arange(5)
-    site = Site("a", federation().dataset, tmp_path, Split((rows,), (rows[:2],)), noise="seeded")
+    site = Site(
+        "a",
+        federation().dataset,
+        tmp_path,
+        Split((rows,), (rows[:2],)),
+        noise="seeded",
+        policy=ANYTHING,
+    )
     assert (site.facts().examples, site.facts().tests) == (5, 2)
     assert ask(site).sent.n == 5
     assert json.loads((tmp_path / RUN / "charter.json").read_text())["client"] == "1"

@@ -21,7 +21,7 @@ from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.flower import Charter, Facts, Sites
-from tacit.experiment.config import Experiment
+from tacit.experiment.config import Experiment, to_toml
 from tacit.experiment.loop import conduct
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir, free_folder
@@ -78,9 +78,7 @@ def serve(
             f"keys = '{terms.keys}': no site is registered; `tacit keys add` registers one"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with Link(
-        folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline
-    ) as link:
+    with _link(folder, terms, experiment) as link:
         say(_listening(terms, folder))
         facts = gather(link, names, experiment.setting.clients, terms, say)
         roll = enrol(names or sorted(facts), facts)
@@ -99,13 +97,24 @@ def serve(
 def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
     """Continue a run with sites from its last checkpoint."""
     directory, roll, sample_seed = RunDir.open(folder), read_roll(folder), read_sample_seed(folder)
-    with Link(
-        folder / "flower", terms.host, terms.port, terms.keys, terms.limit, terms.deadline
-    ) as link:
+    with _link(folder, terms, directory.experiment()) as link:
         say(_listening(terms, folder))
         gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
         venue = _venue(directory.experiment(), roll, sample_seed, link, terms)
         return _conduct(venue, directory, watch, link, say)
+
+
+def _link(folder: Path, terms: Terms, experiment: Experiment) -> Link:
+    """Return the link to the sites of a run, which tells them what is run."""
+    return Link(
+        folder / "flower",
+        terms.host,
+        terms.port,
+        terms.keys,
+        terms.limit,
+        terms.deadline,
+        to_toml(experiment),
+    )
 
 
 def _conduct(

@@ -7,13 +7,12 @@ trusted.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,8 @@ import torch
 from flwr.app import RecordDict
 
 from tacit import __version__
+from tacit.apps.beforehand import Beforehand
+from tacit.apps.policy import Policy, Refused, refuse_code
 from tacit.codec import encode, pack, unpack, write_atomically
 from tacit.compress import Compressor
 from tacit.core import (
@@ -32,14 +33,17 @@ from tacit.core import (
     Client,
     ClientId,
     Ledger,
+    Method,
     Noise,
     Release,
     TacitError,
     Task,
     check_choice,
+    check_number,
     params_of,
 )
-from tacit.data.examples import Dataset
+from tacit.core.schema import check_args
+from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.splits import Split
 from tacit.engines.charging import charge_failure
 from tacit.engines.client_host import World
@@ -47,17 +51,15 @@ from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, p
 from tacit.engines.messages import Answer, Head, Refusal, check_finite
 from tacit.engines.store import ClientStore, read_ledger
 from tacit.experiment.scoring import Tally
-from tacit.experiment.sites import holding, tally_own
+from tacit.experiment.sites import holding, tally_own, tally_shared
 from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget
 from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
 
 log = logging.getLogger("tacit.site")
-
-
-class Refused(BadInput):
-    """The site will not do what it is asked."""
+# for a measuring task: whose model its method must answer with
+ANSWERS = {tally_shared.name: "shared", tally_own.name: "personal"}
 
 
 @dataclass
@@ -75,7 +77,11 @@ class Site:
     metrics: float = math.inf
     model: str | None = None  # a network of its own, as module:Class, that the server may ask for
     limit: int = 1 << 30
+    policy: Policy | None = None  # what the server may ask for; None: nothing was agreed to yet
+    # asked with what a server says that it runs, while there is no policy
+    agree: Callable[[str], Policy] | None = None
     _worlds: dict[Charter, World] = field(default_factory=dict)
+    _prices: dict[Charter, Beforehand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.dataset.inferred:
@@ -94,6 +100,7 @@ class Site:
         try:
             kind, about, blob = opened(content, self.limit)
             if kind == "hello":
+                self._agree(about)
                 return letter("answer", {"facts": asdict(self.facts())}, packed(b""))
             check_choice("message kind", kind, ("hello", "ask", "look"))
             charter = validated(Charter, _dict(about, "charter"), "charter")
@@ -120,14 +127,39 @@ class Site:
         world = self._world(charter, head.client)
         self._check(kind, world, head, call)
         store = world.store(head.client)
-        self._check_order(store, head)
-        log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
         with torch.random.fork_rng(devices=[]):
+            if kind == "ask":
+                self._check_price(charter, world, head, call)
+            self._check_order(store, head)
+            log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
         _make_durable(store.folder / "ledger.jsonl")
         if isinstance(done, Refusal):
             raise _refused(done)
         return pack(done)
+
+    def _agree(self, about: Mapping[str, Any]) -> None:
+        """Settle what a server may ask for, if that is not settled yet; nothing is told before."""
+        if self.policy is None and self.agree is not None:
+            self.policy = self.agree(str(about.get("experiment", "")))
+        self._agreed()
+
+    def _agreed(self) -> Policy:
+        """Return the policy, or refuse to do anything without one."""
+        if self.policy is None:
+            raise Refused("policy: this site's owner has agreed to nothing yet")
+        return self.policy
+
+    def _check_price(self, charter: Charter, world: World, head: Head, call: Call[Any]) -> None:
+        """Refuse what would pass a budget before any work on data."""
+        budgets = (self.budget, self._agreed().run_budget, charter.budget or math.inf)
+        if min(budgets) == math.inf:
+            return
+        if charter not in self._prices:
+            self._prices = {charter: Beforehand.of(world, head.client)}
+        store = world.store(head.client)
+        kept = store.kept(head.accepted)
+        self._prices[charter].check(head, call, kept, store.ledger())
 
     def _world(self, charter: Charter, client: ClientId) -> World:
         """Return this site as a client of a run. The first message of a run fixes its charter."""
@@ -135,6 +167,7 @@ class Site:
             world = self._worlds[charter]
         else:
             _check_charter(charter, self.dataset, self.model)
+            self._agreed().allows_network(charter.model)
             model = build(charter.model, charter.shape, charter.classes, charter.seed)
             place = holding(
                 self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part
@@ -149,7 +182,7 @@ class Site:
         return world
 
     def _check(self, kind: str, world: World, head: Head, call: Call[Any]) -> None:
-        """Refuse an unknown task, wrong arguments, shapes that do not fit, numbers that are not finite."""
+        """Refuse what is unknown, does not fit, is not finite, or was not agreed to."""
         known = Task.registry.get(call.task)
         if known is None:
             raise Refused(f"task = {call.task!r}: not a known task")
@@ -158,25 +191,17 @@ class Site:
             raise Refused(f"task = {call.task!r}: is for the {known.at}, not for a {kind}")
         if head.ask != f"{call.task}@{head.round}" or head.round < 0:
             raise Refused(f"ask = {head.ask!r}: must be {call.task}@{head.round}")
-        try:
-            Task.registry[call.task].signature.bind(None, **call.args)
-        except TypeError as e:
-            raise Refused(f"task = {call.task!r}: {e}") from None
+        refuse_code(_words(json.loads(encode(dict(call.args))[0])), {self.model})
+        check_args(call)
         check_finite(dict(call.args), head)
-        self._check_words(call.args)
         mine = params_of(world.model)
         for x in points(call.args):
             if any(k in mine for k in x):
                 check_shapes(x, mine)
-
-    def _check_words(self, args: Mapping[str, Any]) -> None:
-        """Refuse words that name code, as module:attribute, unless this site gave it itself."""
-        for word in _words(json.loads(encode(dict(args))[0])):
-            module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)
-            if module and word != self.model and importlib.util.find_spec(module[1]) is not None:
-                raise Refused(
-                    f"{word!r}: names code, and this site runs only what it has installed itself"
-                )
+        for name, value in call.args.items():
+            _check_examples(name, value, self.dataset)
+        _check_answers(call)
+        self._agreed().allows(call, head.round)
 
     def _check_order(self, store: ClientStore, head: Head) -> None:
         """Refuse rounds of long ago.
@@ -197,6 +222,9 @@ class Site:
         """Refuse what would pass the run's budget, or this site's own, which counts all runs."""
         told = charter.budget or math.inf
         Budget(told, charter.unit, charter.observer, charter.delta).check(ledger)
+        own = Ledger(line for line in ledger if not line.owner.startswith("test:"))
+        if len(own):
+            Budget(self._agreed().run_budget, delta=charter.delta).check(own)
         if self.budget < math.inf:
             client = next((line.owner.removeprefix("test:") for line in ledger), "0")
             every = Ledger([*ledger, *self._past(charter.run, client)])
@@ -229,6 +257,9 @@ class Site:
             if self.metrics == math.inf:
                 why = "the counts of right and wrong on test data, not training data, are exact"
                 without_guarantee(examiner, "metrics", why)
+            else:  # what cannot be paid for is not even counted
+                trial = replace(examiner, spent=Ledger(examiner.spent), drawn=[])
+                self._noisy(trial, Tally([0] * me.classes, [0] * me.classes, None))
             counted: Tally = world.look(head, call)
             if self.metrics < math.inf:
                 counted = self._noisy(examiner, counted)
@@ -259,6 +290,32 @@ def _dict(about: Mapping[str, Any], key: str) -> dict[str, Any]:
     return given
 
 
+def _check_examples(name: str, value: Any, dataset: Dataset) -> None:
+    """Refuse examples in an argument that are not of the kind of this site's own."""
+    if isinstance(value, Pool):
+        value = value.examples
+    if not isinstance(value, Examples):
+        return
+    x, y = value.x, value.y
+    if tuple(x.shape[1:]) != dataset.shape or x.dtype != dataset.train.x.dtype:
+        raise Refused(f"{name}: inputs of shape {tuple(x.shape[1:])} and type {x.dtype}")
+    whole = y.dtype == torch.int64 and y.shape == x.shape[:1]
+    if not whole or bool(((y < 0) | (y >= len(dataset.classes))).any()):
+        raise Refused(f"{name}: labels must be from 0 to {len(dataset.classes) - 1}, one an input")
+
+
+def _check_answers(call: Call[Any]) -> None:
+    """Refuse to measure another kind of model than the task says.
+
+    What a report costs follows from that.
+    """
+    if (wanted := ANSWERS.get(call.task)) is None:
+        return
+    method = call.args["method"]
+    if not isinstance(method, Method) or method.answers != wanted:
+        raise Refused(f"task = {call.task!r}: takes a method that answers with a {wanted} model")
+
+
 def _words(o: Any) -> Iterator[str]:
     """Find all words in the skeleton of an encoded object, but for the names of its own dataclasses."""
     if isinstance(o, str):
@@ -277,6 +334,9 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
         raise Refused(f"run = {charter.run[:80]!r}: must be 16-64 hexadecimal digits")
     if not 1 <= charter.clients <= 1_000_000:
         raise Refused(f"clients = {charter.clients}: must be between 1 and 1000000")
+    check_number("delta", charter.delta, above=0, below=1)
+    check_number("budget", charter.budget, at_least=0)
+    Compressor.of(charter.compress)
     if charter.shape != dataset.shape or charter.classes != len(dataset.classes):
         raise Refused(
             f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data"

@@ -98,6 +98,7 @@ class Link:
     keys: Path | None  # the coordinator's keys; None: without TLS and keys, on loopback
     limit: int  # bytes of one message
     deadline: float = 600.0  # seconds for one answer
+    experiment: str = ""  # what is run, as TOML: sites are told when they are greeted
     grid: PatientGrid = field(init=False)
     gate: Gate = field(init=False)
     _process: subprocess.Popen[bytes] = field(init=False)
@@ -267,7 +268,7 @@ class Link:
 
         Who does not answer well is left out.
         """
-        hello = letter("hello", {}, packed(b""))
+        hello = letter("hello", {"experiment": self.experiment}, packed(b""))
         for node, answer in post(self.grid, dict.fromkeys(nodes, hello), GREETING):
             try:
                 self._facts[node] = _facts(answer)

@@ -6,8 +6,10 @@ import ipaddress
 import logging
 import math
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +17,10 @@ from tacit.cli.flags import parse
 from tacit.core import BadInput, check_number
 
 if TYPE_CHECKING:
+    from tacit.apps.policy import Policy
+    from tacit.core import Params
     from tacit.data.examples import Dataset
+    from tacit.experiment.config import Experiment
 
 log = logging.getLogger("tacit.site")
 
@@ -166,7 +171,14 @@ class JoinFlags:
     # epsilon that all runs together may cost, for one example against the server
     budget: float = math.inf
     delta: float = 1e-5  # the delta of that budget
-    metrics: str = "exact"  # reports about test data: exact, none, or the epsilon of each report
+    # reports about test data: exact, none, or the epsilon of each report; default: as the policy
+    # file says, else exact
+    metrics: str = ""
+    # the experiment file that you have seen and agree to: the coordinator may ask for what it says
+    # and for nothing else; or anything. Without it you are asked, if there is a terminal
+    accept: str = ""
+    # a file of methods and bounds that the coordinator must keep within; see docs/sites.md
+    policy: Path | None = None
     # all classes of the federation, in order, such as benign,malignant; or N for 0..N-1; or
     # folders, for those of a folder of images. Own data need it
     classes: str = ""
@@ -216,6 +228,8 @@ def join(args: Sequence[str]) -> None:
     torch.set_num_threads(given.threads)
     dataset, part = _data(given)
     _try_model(given.model, dataset)
+    size = len(part.train[0]) if part else len(dataset.train)
+    policy = agreed(given, dataset, size)
     folder = given.store or Path("sites") / given.name
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunDir(folder)
@@ -225,18 +239,132 @@ def join(args: Sequence[str]) -> None:
         dataset,
         folder,
         part,
-        given.budget,
+        min(given.budget, policy.budget if policy else math.inf),
         given.delta,
         given.noise,
-        _metrics(given.metrics),
+        _metrics(given.metrics or (policy and policy.metrics) or "exact"),
         given.model,
-        given.max_message << 20,
+        min(given.max_message, (policy and policy.message) or given.max_message) << 20,
+        policy,
     )
+    if policy is not None:
+        _say(in_words(policy, given))
     ca = given.ca.read_bytes() if given.ca else None
     fleet = Fleet(given.server, ca, read_private(given.key) if given.key else None, given.patience)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: fleet.stop.set())
+    site.agree = partial(ask_owner, given, dataset, size, fleet.stop.set)
     fleet.run(site)
+
+
+def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
+    """Return the policy that flags state; None: the owner is to be asked at this terminal."""
+    from tacit.apps.policy import ANYTHING, read_policy
+    from tacit.experiment.config import read_experiment
+
+    if given.accept and given.policy:
+        raise BadInput("--accept: contradicts --policy; leave one of them out")
+    if given.policy:
+        return read_policy(given.policy, _first_parameters("auto", dataset))
+    if given.accept == "anything":
+        return ANYTHING
+    if given.accept:
+        return _accepted(read_experiment(Path(given.accept)), dataset, size)
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "--accept: needed where there is no terminal to ask at: the experiment file that you "
+            "agree to, or --policy FILE"
+        )
+    return None
+
+
+def _accepted(experiment: Experiment, dataset: Dataset, size: int) -> Policy:
+    from tacit.apps.policy import from_experiment
+
+    x0 = _first_parameters(experiment.setting.model, dataset)
+    return from_experiment(experiment, x0, size)
+
+
+def _first_parameters(model: str, dataset: Dataset) -> Params:
+    """Return the parameters that a network begins with on such data."""
+    from tacit.core import params_of
+    from tacit.models import build, choose
+
+    return params_of(build(choose(model, dataset.shape), dataset.shape, len(dataset.classes), 0))
+
+
+def ask_owner(
+    given: JoinFlags, dataset: Dataset, size: int, leave: Callable[[], None], text: str
+) -> Policy:
+    """Show what a coordinator says that it runs; return the policy for it if the owner agrees.
+
+    Args:
+        given: the flags of `tacit join`
+        dataset: the site's data
+        size: how many training examples the site has
+        leave: ends the connection, if the owner does not agree
+        text: the experiment, as the coordinator tells it
+    """
+    from tacit.apps.policy import Refused
+
+    policy = _accepted(_told(text, given), dataset, size)
+    print(f"\nThe coordinator at {given.server} wants to run:\n\n{_printable(text)}")
+    print(f"If you agree, {in_words(policy, given)}.")
+    if not _yes("Do you agree? [y/N] "):
+        leave()
+        raise Refused("policy: this site's owner does not agree")
+    return policy
+
+
+def _yes(question: str) -> bool:
+    """Ask at the terminal; Ctrl-C and the end of input are a no."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except (KeyboardInterrupt, EOFError):
+        return False
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _told(text: str, given: JoinFlags) -> Experiment:
+    """Return the experiment that a coordinator describes; no code of its choice is looked at."""
+    import tomllib
+
+    from tacit.apps.policy import Refused, refuse_code
+    from tacit.core.own_code import is_code
+    from tacit.core.schema import leaves
+    from tacit.experiment.config import experiment_from
+
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise BadInput(f"experiment: not TOML ({e})") from None
+    raw = {k: v for k, v in raw.items() if k not in ("data", "split")}  # nobody's affair here
+    method = raw.pop("method", {})
+    method = {"name": method} if isinstance(method, str) else dict(method)
+    if given.method is not None and is_code(str(method.get("name"))):
+        method["name"] = given.method
+    refuse_code((v for _, _, v in leaves([raw, method]) if isinstance(v, str)), _own(given))
+    if ":" in str(raw.get("model")) and raw["model"] != given.model:
+        raise Refused(f"model = {raw['model'][:80]!r}: not the network given with --model")
+    return experiment_from({**raw, "method": method})
+
+
+def _own(given: JoinFlags) -> set[str | None]:
+    return {given.method, given.model}
+
+
+def _printable(text: str) -> str:
+    """Return a text from elsewhere without anything that a terminal would obey."""
+    return "".join(c for c in text if c.isprintable() or c == "\n")[:10_000]
+
+
+def in_words(policy: Policy, given: JoinFlags) -> str:
+    """Say what a site allows, its flags included."""
+    budget = "" if given.budget == math.inf else f"; --budget {given.budget:g} over all runs"
+    metrics = given.metrics or policy.metrics or "exact"
+    return f"{policy.words()}{budget}; metrics: {metrics}"
 
 
 def _try_model(name: str | None, dataset: Dataset) -> None:

@@ -1,0 +1,310 @@
+"""What a coordinator may ask of a site: decided by the site's owner, said in words, kept by name.
+
+A policy follows from an experiment that the owner has seen (its method with exactly its settings),
+or from a file of methods and bounds. Whatever else is asked is refused.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from tacit import privacy
+from tacit.core import BadInput, Call, Ledger, Method, Params, Task, check_number
+from tacit.core.schema import leaves
+from tacit.experiment.config import Experiment
+from tacit.local.sgd import SGD
+from tacit.methods.spec import method_class, name_of, validated
+
+# a setting: the dataclass that has it (None: an argument of a task) and its name
+Key = tuple[type[Any] | None, str]
+Bounds = tuple[float, float]
+SHOWN = ("clip", "z", "epsilon", "lr", "batch", "epochs", "mode")  # settings that words name first
+FREE = ("per_round",)  # settings that cost a site nothing
+
+
+class Refused(BadInput):
+    """The site will not do what it is asked."""
+
+
+def refuse_code(words: Iterable[str], own: Collection[str | None]) -> None:
+    """Refuse words that name code, as module:attribute, unless this site gave it itself."""
+    for word in words:
+        module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)
+        known = module is not None and importlib.util.find_spec(module[1]) is not None
+        if (known or ".py:" in word) and word not in own:
+            raise Refused(
+                f"{word!r}: names code, and this site runs only what it has installed itself"
+            )
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What may be asked of a site. Settings that have neither bounds nor values are refused."""
+
+    methods: tuple[str, ...]
+    tasks: frozenset[str] = frozenset()
+    classes: frozenset[type[Any]] = frozenset()  # of methods that may be in an argument
+    values: Mapping[Key, tuple[Any, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by name; they go before values
+    networks: tuple[str, ...] = ()  # empty: any of this package
+    rounds: float = math.inf
+    budget: float = math.inf  # epsilon for one example against the server, over all runs
+    run_budget: float = math.inf  # the same for one run, without reports about test data
+    metrics: str | None = None  # exact, none, or the epsilon of a report; None: not said here
+    message: int | None = None  # megabytes of one message; None: not said here
+    open: bool = False  # whatever this package can do
+
+    def allows(self, call: Call[Any], round: int = 0) -> None:
+        """Refuse a call that is not within this policy, by the name of what is not."""
+        if self.open:
+            return
+        if not 0 <= round < self.rounds:
+            raise Refused(f"policy: round {round + 1}: at most {self.rounds:g} were agreed to")
+        if Task.registry[call.task].at == "client" and call.task not in self.tasks:
+            raise Refused(f"policy: task = {call.task!r}: not one of {', '.join(self.methods)}")
+        for owner, name, value in leaves(dict(call.args)):
+            if owner is not None and issubclass(owner, Method) and owner not in self.classes:
+                raise Refused(f"policy: {owner.__name__}: not one of {', '.join(self.methods)}")
+            self._check_setting(owner, name, value)
+
+    def _check_setting(self, owner: type[Any] | None, name: str, value: Any) -> None:
+        if name in self.bounds and _is_number(value):
+            least, most = self.bounds[name]
+            if not least <= value <= most:
+                raise Refused(f"policy: {name} = {value}: must be {_range(least, most)}")
+        elif value not in self.values.get((owner, name), (value,)):
+            agreed = " or ".join(map(str, self.values[owner, name]))
+            raise Refused(f"policy: {name} = {value}: must be {agreed}, as agreed")
+
+    def allows_network(self, name: str) -> None:
+        """Refuse a network that is not within this policy."""
+        if self.networks and name not in self.networks:
+            raise Refused(f"policy: model = {name!r}: must be {' or '.join(self.networks)}")
+
+    def words(self) -> str:
+        """Say in one sentence what may be asked."""
+        if self.open:
+            return "the coordinator may ask for anything that this package can do"
+        networks = f"network {' or '.join(self.networks)}" if self.networks else "any network"
+        rounds = "" if self.rounds == math.inf else f"at most {self.rounds:g} rounds"
+        said = [" or ".join(self.methods) + self._how(), networks, rounds, *self._limits()]
+        return f"the coordinator may ask for {', '.join(filter(None, said))}; nothing else"
+
+    def _how(self) -> str:
+        """Return the settings, those of privacy first, as words."""
+        given = {name: bounds for name, bounds in self.bounds.items() if bounds != (0.0, math.inf)}
+        named = {name: _range(*bounds) for name, bounds in given.items()}
+        for (_, name), values in self.values.items():
+            if name in SHOWN and values != (0.0,):
+                named.setdefault(name, " or ".join(map(_plain, values)))
+        order = [*(n for n in SHOWN if n in named), *(n for n in named if n not in SHOWN)]
+        shown = [f"{n} {named[n]}" for n in order if n not in ("rounds", *FREE)]
+        private = " with DP-SGD" if self._least("clip") > 0 else ""
+        return private + "".join(f", {word}" for word in shown)
+
+    def _least(self, name: str) -> float:
+        if name in self.bounds:
+            return self.bounds[name][0]
+        known = self.values.get((SGD, name), (0.0,))
+        return min(float(v) for v in known)
+
+    def _limits(self) -> Iterator[str]:
+        if self.budget < math.inf:
+            yield f"at most {self.budget:g} of epsilon in all"
+        if self.run_budget < math.inf:
+            yield f"at most {self.run_budget:.4g} of epsilon in a run"
+        if math.isinf(self.budget) and math.isinf(self.run_budget):
+            yield "without any bound on epsilon"
+        if self.message is not None:
+            yield f"messages of at most {self.message} MB"
+
+
+ANYTHING = Policy(("anything",), open=True)
+
+
+def from_experiment(experiment: Experiment, x0: Params, size: int) -> Policy:
+    """Return the policy that allows an experiment with exactly its settings.
+
+    Args:
+        experiment: what the owner has seen
+        x0: the parameters of its network
+        size: how many training examples this site has
+    """
+    method, setting = experiment.method, experiment.setting
+    policy = _for_method(method, x0)
+    values = {**policy.values, (None, "delta"): (setting.delta,)}
+    networks = () if setting.model == "auto" else (setting.model,)
+    cost = foretold(method, size, setting.delta)
+    return replace(policy, values=values, networks=networks, rounds=method.rounds, run_budget=cost)
+
+
+def _for_method(method: Method, x0: Params) -> Policy:
+    """Return what one method asks: its tasks, and its own settings and its inner method's."""
+    inner, _ = method.innermost(method.init(x0))
+    reach = _Reach()
+    values: dict[Key, tuple[Any, ...]] = {}
+    for m in (method, inner):
+        reach.of_class(type(m))
+        own = {f.name for f in fields(m)}
+        for owner, name, value in leaves(m):
+            for key in [(owner, name), *([(None, name)] if name in own else [])]:
+                values[key] = (*values.get(key, ()), value)
+    values = {key: tuple(dict.fromkeys(seen)) for key, seen in values.items()}
+    for _, name in [key for key in values if key[1] in FREE]:
+        values = {key: seen for key, seen in values.items() if key[1] != name}
+    bounds = _noise(values)
+    tasks, classes = frozenset(reach.tasks), frozenset(reach.classes)
+    return Policy((name_of(method),), tasks, classes, values, bounds)
+
+
+def _noise(values: dict[Key, tuple[Any, ...]]) -> dict[str, Bounds]:
+    """Take the noise multiplier of SGD out of the values: more noise is always welcome."""
+    given = values.pop((SGD, "z"), None)
+    if given is None:
+        return {}
+    solved = any(values[SGD, "epsilon"])
+    return {"z": (0.0 if solved else float(min(given)), math.inf)}
+
+
+@dataclass
+class _Reach:
+    """The tasks that a method's code names, and the methods that it makes use of."""
+
+    tasks: set[str] = field(default_factory=set)
+    classes: set[type[Any]] = field(default_factory=set)
+    seen: set[CodeType] = field(default_factory=set)
+
+    def of_class(self, cls: type[Any]) -> None:
+        """Look at all functions of a class, and of those that it is derived from."""
+        if cls in self.classes:
+            return
+        self.classes.add(cls)
+        for base in cls.__mro__:
+            for member in vars(base).values():
+                inner = member.fget if isinstance(member, property) else member
+                if isinstance(inner, FunctionType):
+                    self._of_code(inner.__code__, inner.__globals__)
+
+    def _of_code(self, code: CodeType, names: Mapping[str, Any]) -> None:
+        if code in self.seen:
+            return
+        self.seen.add(code)
+        for name in code.co_names:
+            self._of_object(names.get(name))
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                self._of_code(inner, names)
+
+    def _of_object(self, found: Any) -> None:
+        if isinstance(found, Task):
+            self.tasks.add(found.name)
+        elif isinstance(found, FunctionType):
+            self._of_code(found.__code__, found.__globals__)
+        elif isinstance(found, type) and issubclass(found, Method) and found is not Method:
+            self.of_class(found)
+
+
+def foretold(method: Method, size: int, delta: float) -> float:
+    """Return what a run costs an example of a site at most, against the server.
+
+    One round may be done again, as after a coordinator's restart. Infinite where the method
+    promises nothing, or cannot say it of one site alone.
+    """
+    sizes, once = {"0": size}, {"0": method.rounds}
+    try:
+        solved = method.solved(sizes, once, delta)
+        lines = solved.releases(sizes, {"0": method.rounds + 1}, delta)
+    except BadInput:
+        return math.inf
+    spent = partial(privacy.epsilon, unit="example", observer="server", delta=delta)
+    return spent(Ledger(lines)) * (1 + 1e-6)  # what is solved hits its epsilon almost
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """A policy as it is written down."""
+
+    methods: list[str]
+    modes: list[str] = field(default_factory=list)  # of methods that have a mode
+    networks: list[str] = field(default_factory=list)  # none: any of this package
+    rounds: int = 100  # of one run
+    budget: float = math.inf  # of epsilon, over all runs together
+    metrics: str = "none"
+    message: int = 1024  # megabytes
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise BadInput("policy.methods = []: must name at least one method")
+        check_number("policy.rounds", self.rounds, at_least=1)
+        check_number("policy.message", self.message, at_least=1)
+        if self.budget != math.inf:
+            check_number("policy.budget", self.budget, above=0)
+        for name, (least, most) in self.bounds.items():
+            if not least <= most:
+                raise BadInput(
+                    f"policy.bounds.{name} = [{least}, {most}]: must be from low to high"
+                )
+
+
+def read_policy(file: Path, x0: Params) -> Policy:
+    """Read a policy file. Settings without bounds must be as the methods have them by default."""
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        given: PolicyFile = validated(PolicyFile, raw, "policy")
+        return _from_file(given, x0)
+    except OSError as e:
+        raise BadInput(f"{file}: cannot be read ({e.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise BadInput(f"{file}: not TOML ({e})") from None
+    except BadInput as e:
+        raise BadInput(f"{file}: {e}") from None
+
+
+def _from_file(given: PolicyFile, x0: Params) -> Policy:
+    each = [_for_method(method_class(name)(), x0) for name in given.methods]
+    values: dict[Key, tuple[Any, ...]] = {}
+    for policy in each:
+        for key, seen in policy.values.items():
+            values[key] = tuple(dict.fromkeys((*values.get(key, ()), *seen)))
+    modes = {key: tuple(given.modes) for key in values if key[1] == "mode" and given.modes}
+    known = {name for _, name in values} | {"z"}
+    for name in given.bounds:
+        if name not in known:
+            raise BadInput(f"policy.bounds.{name}: no method of this policy has such a setting")
+    noise = {name: bounds for policy in each for name, bounds in policy.bounds.items()}
+    return Policy(
+        tuple(given.methods),
+        frozenset().union(*(policy.tasks for policy in each)),
+        frozenset().union(*(policy.classes for policy in each)),
+        values | modes,
+        {**noise, "rounds": (0, given.rounds), **given.bounds},
+        tuple(given.networks),
+        given.rounds,
+        given.budget,
+        metrics=given.metrics,
+        message=given.message,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _range(least: float, most: float) -> str:
+    if most == math.inf:
+        return f"at least {least:g}"
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if _is_number(value) else str(value)

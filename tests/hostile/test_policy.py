@@ -1,0 +1,179 @@
+"""What a site's owner has agreed to, and nothing else, may be asked of the site."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from asking import CHARTER, X, a_site, ask, ledger, refusal
+from sandbox import Sandbox, small
+
+from tacit import privacy
+from tacit.apps.policy import ANYTHING, Refused, from_experiment, read_policy
+from tacit.codec import unpack
+from tacit.core import BadInput, BudgetReached
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.drive import drive
+from tacit.experiment.sites import tally
+from tacit.local.sgd import SGD
+from tacit.methods import METHODS
+from tacit.methods.fedavg import FedAvg, train
+from tacit.methods.fedmix import share_means
+from tacit.methods.fedprox import FedProx
+from tacit.methods.fedprox import train as prox_train
+from tacit.methods.scaffold import train as scaffold_train
+
+PRIVATE = SGD(clip=1.0, z=2.0, batch=4)
+SEEN = Experiment(FedAvg(rounds=3, sgd=PRIVATE), Setting(model="mlp"))
+
+
+def asked(method, folder):
+    """Return all calls that a method makes in a small world, as sites get them."""
+    box = Sandbox(folder)
+    solved = method.solved(box.federation(method).sizes(), dict.fromkeys("012345", 2), 1e-5)
+    engine, calls = box.serial(solved), []
+    exchange = engine.exchange
+
+    def noted(kind, call, heads):
+        calls.extend((unpack(call, known=True), head.round) for head in heads[:1])
+        return exchange(kind, call, heads)
+
+    engine.exchange = noted
+    drive(solved, engine, solved.init(box.x0))
+    return calls
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"centralised"}))
+def test_an_experiment_that_was_accepted_can_be_run(name, tmp_path):
+    method = small(name, 2)
+    policy = from_experiment(Experiment(method, Setting(model="mlp")), X, 12)
+    calls = asked(method, tmp_path)
+    assert calls
+    for call, round in calls:
+        policy.allows(call, round)
+    assert name in policy.words()
+
+
+def test_noise_that_is_solved_may_be_more_and_not_less():
+    method = FedAvg(rounds=2, sgd=replace(PRIVATE, z=0.0, epsilon=3.0))
+    policy = from_experiment(Experiment(method, Setting()), X, 12)
+    assert policy.run_budget == pytest.approx(3.0, rel=0.5)
+    assert policy.run_budget > 3.0  # one round may be done again
+    policy.allows(train(x=X, sgd=replace(method.sgd, z=9.0)))
+    given = from_experiment(SEEN, X, 12)
+    given.allows(train(x=X, sgd=replace(PRIVATE, z=9.0)))
+    with pytest.raises(Refused, match=r"policy: z = 1\.9: must be at least 2"):
+        given.allows(train(x=X, sgd=replace(PRIVATE, z=1.9)))
+
+
+@pytest.mark.parametrize(
+    ("call", "round", "why"),
+    [
+        (train(x=X, sgd=replace(PRIVATE, lr=1.0)), 0, r"policy: lr = 1\.0: must be 0\.05"),
+        (train(x=X, sgd=replace(PRIVATE, batch=1)), 0, "policy: batch = 1: must be 4"),
+        (train(x=X, sgd=replace(PRIVATE, weight_decay=1.0)), 0, "policy: weight_decay"),
+        (train(x=X, sgd=SGD(batch=4)), 0, r"policy: clip = 0\.0: must be 1\.0|policy: z"),
+        (train(x=X, sgd=PRIVATE), 3, "policy: round 4: at most 3"),
+        (share_means(M=1), 0, r"policy: task = 'fedmix\.share_means': not one of fedavg"),
+        (scaffold_train(x=X, c=X, sgd=PRIVATE), 0, r"policy: task = 'scaffold\.train'"),
+    ],
+)
+def test_anything_else_is_refused_by_name(tmp_path, call, round, why):
+    site = a_site(tmp_path, policy=from_experiment(SEEN, X, 12))
+    ask(site, train(x=X, sgd=PRIVATE))
+    with pytest.raises(Refused, match=why):
+        ask(site, call, round)
+
+
+def test_a_network_that_was_not_agreed_to_is_refused(tmp_path):
+    site = a_site(tmp_path, policy=from_experiment(SEEN, X, 12))
+    other = replace(CHARTER, model="linear")
+    assert "policy: model = 'linear': must be mlp" in refusal(site, tally(x=X), charter=other)
+
+
+def test_rounds_that_are_repeated_end_at_the_cost_that_was_foretold(tmp_path):
+    """Fresh noise makes each repetition a further release; the owner agreed to three rounds."""
+    policy = from_experiment(SEEN, X, 12)
+    site = a_site(tmp_path, policy=policy, noise="os")
+    for t in (0, 1, 2, 2):  # a coordinator that was killed does its last round again
+        ask(site, train(x=X, sgd=PRIVATE), t)
+    spent = privacy.epsilon(ledger(site), unit="example", observer="server", delta=1e-5)
+    assert spent <= policy.run_budget
+    with pytest.raises(BudgetReached):
+        ask(site, train(x=X, sgd=PRIVATE), 2)
+
+
+def test_without_agreement_nothing_is_told(tmp_path):
+    site = a_site(tmp_path, policy=None)
+    assert "agreed to nothing" in refusal(site, train(x=X, sgd=PRIVATE))
+    assert not list(tmp_path.rglob("*"))
+
+
+FILE = """
+methods = ["fedavg", "fedprox"]
+networks = ["mlp"]
+rounds = 20
+budget = 8.0
+metrics = "none"
+[bounds]
+clip = [0.1, 10]
+z = [0.5, inf]
+lr = [0.001, 1.0]
+batch = [1, 512]
+"""
+
+
+def test_a_policy_file_in_words(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text(FILE)
+    policy = read_policy(file, X)
+    said = policy.words()
+    for words in (
+        "the coordinator may ask for fedavg or fedprox with DP-SGD, clip 0.1 to 10, z at least 0.5",
+        "lr 0.001 to 1, batch 1 to 512",
+        "network mlp",
+        "at most 20 rounds",
+        "at most 8 of epsilon in all",
+        "nothing else",
+    ):
+        assert words in said
+    policy.allows(train(x=X, sgd=SGD(clip=1.0, z=1.0, batch=8, lr=0.5)))
+    policy.allows(prox_train(x=X, mu=FedProx().mu, sgd=SGD(clip=1.0, z=1.0)))
+    for sgd, why in (
+        (SGD(), "clip"),
+        (SGD(clip=20.0, z=1.0), "clip = 20.0: must be 0.1 to 10"),
+        (SGD(clip=1.0, z=0.4), "z = 0.4: must be at least 0.5"),
+        (SGD(clip=1.0, z=1.0, momentum=0.9), "momentum = 0.9: must be 0.0, as agreed"),
+    ):
+        with pytest.raises(Refused) as e:
+            policy.allows(train(x=X, sgd=sgd))
+        assert why in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("methods = []", "must name at least one method"),
+        ('methods = ["fedavgg"]', "did you mean 'fedavg'"),
+        ('methods = ["fedavg"]\nround = 3', "round"),
+        ('methods = ["fedavg"]\n[bounds]\nlr = [1, 0]', "must be from low to high"),
+        ('methods = ["fedavg"]\n[bounds]\nlearning = [0, 1]', "no method of this policy"),
+        ('methods = ["fedavg"]\nbudget = -1', "budget"),
+        ("methods = [", "not TOML"),
+    ],
+)
+def test_a_policy_file_that_cannot_be_is_refused_in_one_line(tmp_path, text, why):
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as e:
+        read_policy(file, X)
+    assert why in str(e.value)
+    assert str(e.value).startswith(f"{file}: ")
+    assert "\n" not in str(e.value)
+
+
+def test_an_open_method_has_no_bound_and_says_so():
+    policy = from_experiment(Experiment(FedAvg(), Setting()), X, 12)
+    assert policy.run_budget == math.inf
+    assert "without any bound on epsilon" in policy.words()
+    assert "DP-SGD" not in policy.words()
+    assert "anything" in ANYTHING.words()
