@@ -96,6 +96,7 @@ class Net: pass
     [
         ('model = "mlp"', 'model = "EVIL:Net"', "names code"),
         ('name = "fedavg"', 'name = "EVIL:Net"', "names code"),
+        ('name = "fedavg"', 'name = "evil:Net"', "names code"),
         ('compress = "none"', 'compress = "os:system"', "names code"),
         ("rounds = 3", 'rounds = 3\ninner = {name = "EVIL:Net"}', "names code"),
         ('name = "fedavg"', 'name = "fedavgg"', "did you mean"),

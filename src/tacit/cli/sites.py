@@ -333,7 +333,6 @@ def _told(text: str, given: JoinFlags) -> Experiment:
 
     from tacit.apps.policy import Refused, refuse_code
     from tacit.core.own_code import is_code
-    from tacit.core.schema import leaves
     from tacit.experiment.config import experiment_from
 
     try:
@@ -345,10 +344,19 @@ def _told(text: str, given: JoinFlags) -> Experiment:
     method = {"name": method} if isinstance(method, str) else dict(method)
     if given.method is not None and is_code(str(method.get("name"))):
         method["name"] = given.method
-    refuse_code((v for _, _, v in leaves([raw, method]) if isinstance(v, str)), _own(given))
+    refuse_code(_words(raw), _own(given))
+    for word in _words(method):
+        if is_code(word) and word not in _own(given):
+            raise Refused(f"method: {word[:80]!r} names code, and --method does not")
     if ":" in str(raw.get("model")) and raw["model"] != given.model:
         raise Refused(f"model = {raw['model'][:80]!r}: not the network given with --model")
     return experiment_from({**raw, "method": method})
+
+
+def _words(raw: dict[str, Any]) -> list[str]:
+    from tacit.core.schema import leaves
+
+    return [value for _, _, value in leaves(raw) if isinstance(value, str)]
 
 
 def _own(given: JoinFlags) -> set[str | None]:
