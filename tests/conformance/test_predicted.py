@@ -100,6 +100,16 @@ def test_what_is_predicted_is_what_is_spent(name, kind, sandbox, monkeypatch):
     assert told < math.inf or DP_SGD not in kind.values()
 
 
+def test_a_client_that_comes_late_spends_what_is_left_and_that_is_predicted(sandbox):
+    """UDP shares what is left among the rounds that are left: the last round takes all of it.
+
+    Two of six clients a round. Its cost was predicted as if everybody came in every round.
+    """
+    told, spent = told_and_spent(replace(small("udp", rounds=4), per_round=2), sandbox)
+    assert spent == pytest.approx(told, rel=1e-6)
+    assert told == pytest.approx(10.0, rel=1e-6)  # its epsilon
+
+
 # need all data, or the real ones, to begin with
 ALONE = ("centralised", "moments", "dafl", "gfl", "kd_dpfl", "pate")
 AFTER_A_POOL = [name for name in METHODS if name not in (*ALONE, "dp_scaffold")]

@@ -55,7 +55,17 @@ if TYPE_CHECKING:
         union,
         unnoised,
     )
-    from tacit.core.method import Claim, Method, Nested, Outer, Predictor, Sizes, State, Times
+    from tacit.core.method import (
+        Accounted,
+        Claim,
+        Method,
+        Nested,
+        Outer,
+        Predictor,
+        Sizes,
+        State,
+        Times,
+    )
     from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
     from tacit.core.seeds import rng_for, seed_for
 
@@ -71,7 +81,7 @@ _WHERE = {
         "Pure Relation Release Released Rounds Sampling Stated Unit is_public public union "
         "unnoised"
     ),
-    "method": "Claim Method Nested Outer Predictor Sizes State Times",
+    "method": "Accounted Claim Method Nested Outer Predictor Sizes State Times",
     "params": "Params load_params mean params_of weighted_sum",
     "seeds": "rng_for seed_for",
 }
@@ -87,6 +97,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "FEDERATION",
+    "Accounted",
     "BadInput",
     "BudgetReached",
     "Call",

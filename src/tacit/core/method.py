@@ -36,6 +36,31 @@ class Predictor(Protocol):
     def __call__(self, inputs: Tensor) -> Tensor: ...
 
 
+class Accounted(Protocol):
+    """Whatever can say beforehand what the ledger will hold, such as a rule or DP-SGD."""
+
+    def lines(self, owner: ClientId, n: int, times: int, /) -> list[Release]:
+        """Return the ledger lines after ``times`` rounds.
+
+        Args:
+            owner: the client, or FEDERATION for what the server releases about all of them
+            n: how many examples the client has; how many clients the federation has
+            times: the rounds that the owner takes part in; lines number them from 0
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Unnoised:
+    """Updates that a method sends as they are, without noise: epsilon is infinite."""
+
+    name: str  # of the method
+
+    def lines(self, owner: ClientId, n: int, times: int, /) -> list[Release]:
+        """Return the one line that is enough, however many rounds there are."""
+        return [unnoised(self.name, owner)]
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """A federated method. Subclass it as a frozen dataclass; its fields are its settings and flags.
@@ -101,12 +126,28 @@ class Method(ABC):
         """Return this method with whatever it solves from an epsilon before it starts."""
         return self
 
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
+        """Return the rule by which a client's updates are released: see ``tacit.privacy.rules``.
+
+        Let the task send by the same rule that this returns; then what :meth:`releases` predicts is
+        what happens. The default is that updates are sent as they are: infinite.
+
+        Args:
+            client: whose rule; as a rule all have the same
+            n: how many examples it has
+            K: the rounds that the most frequent participant takes part in
+            delta: of the (epsilon, delta) that noise is solved from
+        """
+        return Unnoised(type(self).__name__.lower())
+
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         """Return what the ledger will say at the end, from public facts only.
 
-        The default is that updates are sent as they are: infinite.
+        The default asks the :meth:`rule` of every client that takes part.
         """
-        return [unnoised(type(self).__name__.lower(), client) for client in sizes]
+        K = max(times.values(), default=0)
+        rules = {c: self.rule(c, n, K, delta) for c, n in sizes.items() if times[c]}
+        return [line for c, rule in rules.items() for line in rule.lines(c, sizes[c], times[c])]
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         """Return what the method's paper claims; nothing of it certifies."""

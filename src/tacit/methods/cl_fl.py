@@ -20,13 +20,10 @@ from tacit.core import (
     FEDERATION,
     Claim,
     Cohort,
-    Gaussian,
     Method,
-    NonPrivate,
     Observer,
     Params,
     Release,
-    Sampling,
     Sizes,
     Times,
     Unit,
@@ -36,9 +33,10 @@ from tacit.core import (
     some,
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
-from tacit.methods.dp_fedavg import State, train
+from tacit.methods.dp_fedavg import State, dx_of, train
 from tacit.privacy.claimed import moments_epsilon
-from tacit.privacy.mechanisms import AdaptiveClip, afford_mean, claimed_mean, gaussian_mean
+from tacit.privacy.mechanisms import AdaptiveClip
+from tacit.privacy.rules import ClaimedMean, NoisyMean
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class CLFL(Method):
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property
-    def why(self) -> str:
-        """What the paper mode's guarantee lacks."""
-        return f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
-
-    @property
     def protects(self) -> tuple[Unit, Observer]:
         return ("client", "clients")
 
@@ -72,55 +65,38 @@ class CLFL(Method):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         m = float(self.per_round or len(cohort.everyone))
         follow = AdaptiveClip(self.z, out_of=m)
+        rule = self.mean_rule()
         for t in range(s.round, self.rounds):
             S_t = cohort.sample(some(self.per_round), t)
-            afford_mean(cohort, train.name, S_t, self.z)
+            rule.afford(cohort, S_t)
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S_t)
             norms = [r.dx.norm() for r in replies]
-            if self.mode == "paper":
-                S = median(norms)
-                sd, why = self.z * S, self.why
-                step, clip = (
-                    claimed_mean(cohort, replies, lambda r: r.dx, clip=S, sd=sd, why=why),
-                    S,
-                )
+            if isinstance(rule, ClaimedMean):
+                clip = median(norms)
+                step = rule.send(cohort, replies, dx_of, clip=clip, sd=self.z * clip)
             else:
-                z, noise_z = self.z, follow.update_z
-                step = gaussian_mean(
-                    cohort,
-                    replies,
-                    lambda r: r.dx,
-                    like=s.x,
-                    clip=s.clip,
-                    z=z,
-                    out_of=m,
-                    noise_z=noise_z,
-                )
+                how = {"clip": s.clip, "out_of": m, "noise_z": follow.update_z}
+                step = rule.send(cohort, replies, dx_of, like=s.x, **how)
                 clip = follow.next(cohort, s.clip, [n <= s.clip for n in norms], t)
             s = State(s.x + step, clip, t + 1)
             yield s
 
+    def mean_rule(self) -> ClaimedMean | NoisyMean:
+        """Return the rule of the one thing that is released: the mean, to everybody."""
+        if self.mode == "certified":
+            return NoisyMean(train.name, some(self.per_round), self.z)
+        why = f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
+        return ClaimedMean(train.name, why)
+
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        N = len(sizes)
-        sampling = Sampling.at((self.per_round or N) / N, "fixed")
-        when, event = (
-            ((0, self.rounds - 1),),
-            NonPrivate(self.why) if self.mode == "paper" else Gaussian(self.z),
-        )
-        return [Release("mean", "client", FEDERATION, "clients", event, when, 1, sampling)]
+        return self.mean_rule().lines(FEDERATION, len(sizes), self.rounds)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         q = (self.per_round or len(sizes)) / len(sizes)
         claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta) if self.z else math.inf
+        model = f"Poisson sampling at q = {q:g}, clip treated as public"
+        raw = "the clip is the median of the raw norms, so it depends on every client's data"
         return [
-            (
-                "moments",
-                claimed,
-                f"as published, {self.rounds} rounds: Poisson sampling at q = {q:g}, clip treated as public",
-            ),
-            (
-                "certified",
-                math.inf,
-                "the clip is the median of the raw norms, so it depends on every client's data",
-            ),
+            ("moments", claimed, f"as published, {self.rounds} rounds: {model}"),
+            ("certified", math.inf, raw),
         ]

@@ -16,14 +16,12 @@ from tacit.core import (
     FEDERATION,
     Client,
     Cohort,
-    Gaussian,
     Method,
     Observer,
     Params,
     Poisson,
     Release,
     Reply,
-    Sampling,
     Sizes,
     Times,
     Unit,
@@ -34,7 +32,8 @@ from tacit.core import (
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.privacy.calibrate import noise_for
-from tacit.privacy.mechanisms import AdaptiveClip, afford_mean, gaussian_mean
+from tacit.privacy.mechanisms import AdaptiveClip
+from tacit.privacy.rules import NoisyMean
 
 
 @dataclass(frozen=True)
@@ -73,37 +72,30 @@ class DPFedAvg(Method):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         out_of = self.q * len(cohort.everyone)
-        z = (
-            noise_for(self.epsilon, self.rounds, self.q, delta=cohort.delta)
-            if self.epsilon
-            else self.z
-        )
-        follow = AdaptiveClip(z, out_of)
-        noise_z = follow.update_z if self.adaptive else z
+        rule = self.mean_rule(cohort.delta)
+        follow = AdaptiveClip(rule.z, out_of)
+        noise_z = follow.update_z if self.adaptive else rule.z
         for t in range(s.round, self.rounds):
-            S = cohort.sample(Poisson(self.q), t)
-            afford_mean(cohort, train.name, S, z)
+            S = cohort.sample(rule.law, t)
+            rule.afford(cohort, S)
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S, need=0.0)
-            step = gaussian_mean(
-                cohort,
-                replies,
-                lambda r: r.dx,
-                like=s.x,
-                clip=s.clip,
-                z=z,
-                out_of=out_of,
-                noise_z=noise_z,
+            step = rule.send(
+                cohort, replies, dx_of, like=s.x, clip=s.clip, out_of=out_of, noise_z=noise_z
             )
             below = [r.dx.norm() <= s.clip for r in replies]
             clip = follow.next(cohort, s.clip, below, t) if self.adaptive else s.clip
             s = State(s.x + self.server_lr * step, clip, t + 1)
             yield s
 
+    def mean_rule(self, delta: float) -> NoisyMean:
+        """Return the rule of the one thing that is released: the mean, to everybody."""
+        z = self.z
+        if self.epsilon:
+            z = noise_for(self.epsilon, self.rounds, self.q, delta=delta)
+        return NoisyMean(train.name, Poisson(self.q), z)
+
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        sampling = Sampling.at(self.q)
-        z = noise_for(self.epsilon, self.rounds, self.q, delta=delta) if self.epsilon else self.z
-        when = ((0, self.rounds - 1),)
-        return [Release("mean", "client", FEDERATION, "clients", Gaussian(z), when, 1, sampling)]
+        return self.mean_rule(delta).lines(FEDERATION, len(sizes), self.rounds)
 
 
 @dataclass(frozen=True)
@@ -115,3 +107,8 @@ class Update:
 def train(me: Client, x: Params, sgd: SGD) -> Reply[Update]:
     y, _ = sgd.fit(me, x)
     return Reply(Update(dx=(y - x).finite()))  # nobody is told that it is not
+
+
+def dx_of(reply: Update) -> Params:
+    """Return what the mean is of."""
+    return reply.dx

@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tacit.core import (
     Claim,
     Client,
+    ClientId,
     Cohort,
     Method,
-    NonPrivate,
     Observer,
     Params,
-    Release,
     Reply,
     Sizes,
-    Times,
     Unit,
     check_clip,
     check_number,
@@ -42,13 +40,8 @@ from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.fedavg import State
 from tacit.methods.fedavg import Update as Sent
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import (
-    claimed_gaussian,
-    gaussian_update,
-    public_noise,
-    update_z,
-)
-from tacit.privacy.rules import Update, lines_of
+from tacit.privacy.mechanisms import public_noise, update_z
+from tacit.privacy.rules import AsPublished, Update
 
 
 @dataclass(frozen=True)
@@ -90,16 +83,12 @@ class NbAFL(Method):
             s = State(x=x, round=t + 1)
             yield s
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        z = self.noise(max(times.values()), delta)
-        lines = lines_of(Update("nbafl update", self.clip, z), sizes, times)
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> AsPublished | Update:
         if self.mode == "paper":
-            return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
-        return lines
-
-    def noise(self, K: int, delta: float) -> float:
-        """The certified noise multiplier, for K rounds of a client."""
-        return update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K))
+            why = f"claimed eps {self.epsilon:g}, but {NOT_OF_WEIGHTS}"
+            return AsPublished("nbafl weights", self.uplink(n, delta), why, clip=self.clip)
+        z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K))
+        return Update("nbafl update", self.clip, z)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return [
@@ -111,45 +100,32 @@ class NbAFL(Method):
             (
                 "certified",
                 math.inf,
-                "2C/m is not the sensitivity of trained weights, and every round is an exposure",
+                f"{NOT_OF_WEIGHTS}, and every round is an exposure",
             ),
         ]
 
     def uplink(self, m: int, delta: float) -> float:
+        """The published noise of a client with m examples."""
         return c(delta) * self.L * 2 * self.clip / (m * self.epsilon)
 
     def downlink(self, m: int, N: int, delta: float) -> float:
-        if self.rounds <= self.L * math.sqrt(N):
+        """The published noise of the server, where the clients' is not enough for T rounds."""
+        T, L = self.rounds, self.L
+        if L * math.sqrt(N) >= T:
             return 0.0
-        return (
-            2
-            * c(delta)
-            * self.clip
-            * math.sqrt(self.rounds**2 - self.L**2 * N)
-            / (m * N * self.epsilon)
-        )
+        return 2 * c(delta) * self.clip * math.sqrt(T**2 - L**2 * N) / (m * N * self.epsilon)
+
+
+NOT_OF_WEIGHTS = "2C/m is not the sensitivity of trained weights"
 
 
 def c(delta: float) -> float:
     return math.sqrt(2 * math.log(1.25 / delta))
 
 
-def why(epsilon: float) -> str:
-    return f"claimed eps {epsilon:g}, but 2C/m is not the sensitivity of trained weights"
-
-
 @task
 def train(me: Client, x: Params, method: NbAFL, K: int, delta: float) -> Reply[Sent]:
     y, _ = method.sgd.fit(me, x, grad=lambda g, y: g + method.mu * (y - x))
-    if method.mode == "paper":
-        sd = method.uplink(me.size, delta)
-        dx = (
-            claimed_gaussian(
-                me, "nbafl weights", y.clipped(method.clip), sd=sd, why=why(method.epsilon)
-            )
-            - x
-        )
-    else:
-        z = method.noise(K, delta)
-        dx = gaussian_update(me, "nbafl update", y - x, clip=method.clip, z=z)
+    rule = method.rule(me.id, me.size, K, delta)
+    dx = rule.send(me, y) - x if method.mode == "paper" else rule.send(me, y - x)
     return Reply(Sent(dx, me.size))

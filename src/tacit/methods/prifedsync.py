@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tacit.core import (
     Claim,
     Client,
+    ClientId,
     Cohort,
     Method,
-    NonPrivate,
     Observer,
     Params,
     Predictor,
-    Release,
     Reply,
     Sizes,
-    Times,
     Unit,
     check_clip,
     check_number,
@@ -36,12 +34,11 @@ from tacit.core import (
     task,
 )
 from tacit.local.prototypes import Episodes, nearest
-from tacit.methods.pfldyn import State, Update, debiased, steps
-from tacit.privacy import rules
+from tacit.methods.pfldyn import State, debiased, steps
+from tacit.methods.pfldyn import Update as Sent
 from tacit.privacy.calibrate import spend
 from tacit.privacy.claimed import clt_epsilon
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update
-from tacit.privacy.rules import lines_of
+from tacit.privacy.rules import AsPublished, Open, Update
 
 
 @dataclass(frozen=True)
@@ -76,15 +73,18 @@ class PriFedSync(Method):
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        lines = lines_of(rules.Update("prifedsync update", self.clip, self.sigma), sizes, times)
-        if self.sigma and self.mode == "certified":
-            return lines
-        return [replace(line, event=NonPrivate(why(self.sigma))) for line in lines]
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Open | AsPublished | Update:
+        if not self.sigma:
+            return Open("prifedsync update", why(self.sigma))
+        if self.mode == "certified":
+            return Update("prifedsync update", self.clip, self.sigma)
+        sd = 2 * self.clip * self.sigma / self.local.batch
+        return AsPublished("prifedsync update", sd, why(self.sigma), clip=self.clip)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         # CUAG-PFL's setting: 10 of 100 clients, 500 examples each
-        q, T = 0.1 * self.local.rate(500), 300
+        q = 0.1 * self.local.rate(500)
+        T = 300
         if not self.sigma:
             return [("certified", math.inf, why(self.sigma))]
         first, last = (clt_epsilon(self.sigma, t, q, delta=delta) for t in (1, T))
@@ -101,21 +101,19 @@ class PriFedSync(Method):
 
 
 def why(sigma: float) -> str:
+    """What the guarantee lacks."""
     if not sigma:
         return "sigma = 0: updates are sent without noise"
-    return f"sigma {sigma:g} on 2C/B, which is not the sensitivity of trained weights; the server knows who took part"
+    return (
+        f"sigma {sigma:g} on 2C/B, which is not the sensitivity of trained weights; "
+        "the server knows who took part"
+    )
 
 
 @task
-def train(me: Client, x: Params, method: PriFedSync) -> Reply[Update]:
+def train(me: Client, x: Params, method: PriFedSync) -> Reply[Sent]:
     g_n: Params = me.kept.get("g", x.zeros())
     dx = debiased(me, x, g_n, method.alpha, method.local)
-    C, sigma = method.clip, method.sigma
-    if not sigma:
-        return Reply(Update(dx), keep={"g": g_n - method.alpha * dx})
-    if method.mode == "paper":
-        sd = 2 * C * sigma / method.local.batch
-        sent = claimed_gaussian(me, "prifedsync update", dx.clipped(C), sd=sd, why=why(sigma))
-        return Reply(Update(sent), keep={"g": g_n - method.alpha * dx})
-    sent = gaussian_update(me, "prifedsync update", dx, clip=C, z=sigma)
-    return Reply(Update(sent), keep={"g": g_n - method.alpha * sent})
+    sent = method.rule(me.id, me.size, 1, 0.0).send(me, dx)
+    own = dx if method.mode == "paper" else sent
+    return Reply(Sent(sent), keep={"g": g_n - method.alpha * own})

@@ -14,20 +14,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from tacit.core import (
     Claim,
     Client,
+    ClientId,
     Cohort,
     Method,
-    NonPrivate,
     Observer,
     Params,
     Release,
     Reply,
     Sizes,
-    Times,
     Unit,
     check_clip,
     check_number,
@@ -37,12 +36,11 @@ from tacit.core import (
     task,
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
-from tacit.methods.dp_fedavg import Update
+from tacit.methods.dp_fedavg import Update as Sent
 from tacit.methods.fedavg import State
-from tacit.privacy import rules
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import claimed_gaussian, gaussian_update, update_z
-from tacit.privacy.rules import lines_of
+from tacit.privacy.mechanisms import update_z
+from tacit.privacy.rules import AsPublished, Update, in_turn
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,9 @@ class UDP(Method):
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(self.rounds))
-        lines = lines_of(rules.Update("udp update", self.clip, z), sizes, times)
-        if self.mode == "paper":
-            return [replace(line, event=NonPrivate(why(self.epsilon))) for line in lines]
-        return lines
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> EqualShares:
+        mu2 = gdp_mu(self.epsilon, delta) ** 2
+        return EqualShares(self.mode, self.epsilon, self.clip, mu2, self.rounds)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return [
@@ -93,23 +88,51 @@ class UDP(Method):
         ]
 
 
-def why(epsilon: float) -> str:
-    return f"claimed eps {epsilon:g}, but the clip is a median of the client's own raw norms"
+@dataclass(frozen=True)
+class EqualShares:
+    """What is left of a client's mu^2, in equal shares for the rounds that are left."""
+
+    mode: str
+    epsilon: float
+    clip: float  # C
+    mu2: float  # what is left of the budget
+    left: int  # rounds that are left
+
+    @property
+    def mu(self) -> float:
+        """The share of one round."""
+        return math.sqrt(self.mu2 / self.left)
+
+    def next(self) -> EqualShares:
+        """Return what is left after a round in which the client took part."""
+        return replace(self, mu2=self.mu2 - self.mu**2, left=self.left - 1)
+
+    def now(self, C: float) -> AsPublished | Update:
+        """Return the rule of a round, with C as its clipping norm."""
+        if self.mode == "paper":
+            why = f"claimed eps {self.epsilon:g}, but the clip is a median of the client's own raw norms"
+            return AsPublished("udp update", C / self.mu, why, clip=C)
+        return Update("udp update", C, update_z(self.mu))
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        """Return the lines of a client's rounds, if they are the last ones.
+
+        No other rounds cost more: whoever comes later has more left for each of them.
+        """
+        shares = [replace(self, left=times)]
+        while len(shares) < times:
+            shares.append(shares[-1].next())
+        return in_turn((share.now(self.clip) for share in shares), owner, n)
 
 
 @task
-def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[Update]:
+def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[Sent]:
     y, _ = method.sgd.fit(me, x)
-    # what is left of the budget
-    mu2: float = me.kept.get("mu2", gdp_mu(method.epsilon, delta) ** 2)
-    mu = math.sqrt(mu2 / left)  # equal shares for the rounds that are left
-    kept: dict[str, Any] = {"mu2": mu2 - mu**2}
-    if method.mode == "paper":
-        norms = [*me.kept.get("norms", []), (y - x).norm()]
-        C = median(norms)
-        dx = claimed_gaussian(
-            me, "udp update", (y - x).clipped(C), sd=C / mu, why=why(method.epsilon)
-        )
-        return Reply(Update(dx), keep={**kept, "norms": norms})
-    dx = gaussian_update(me, "udp update", y - x, clip=method.clip, z=update_z(mu))
-    return Reply(Update(dx), keep=kept)
+    whole = method.rule(me.id, me.size, left, delta)
+    share = replace(whole, mu2=me.kept.get("mu2", whole.mu2), left=left)
+    kept = {"mu2": share.next().mu2}
+    if method.mode == "certified":
+        return Reply(Sent(share.now(method.clip).send(me, y - x)), keep=kept)
+    norms = [*me.kept.get("norms", []), (y - x).norm()]
+    dx = share.now(median(norms)).send(me, y - x)
+    return Reply(Sent(dx), keep={**kept, "norms": norms})

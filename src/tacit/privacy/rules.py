@@ -8,28 +8,30 @@ two things with them:
 - ``lines(owner, n, times)`` is the prediction: the lines that the ledger will hold after ``times``
   rounds, from public facts only.
 
-A method makes its rule in one function, and both its task and its ``releases`` call that one
-function::
+A method makes its rule in one place, the hook ``rule``. Its task sends by it, and
+``Method.releases`` asks it for the lines::
 
-    def rule(self, K, delta):
-        return Update("udp update", self.clip, update_z(gdp_mu(self.epsilon, delta) / K**0.5))
+    def rule(self, client, n, K, delta):
+        mu = gdp_mu(self.epsilon, delta) / K**0.5
+        return Update("mine: update", clip=self.clip, z=update_z(mu))
 
-    dx = method.rule(K, delta).send(me, y - x)                       # in the task
-    return lines_of(self.rule(K, delta), sizes, times)               # in releases()
+    dx = method.rule(me.id, me.size, K, delta).send(me, y - x)  # in the task
 
-So they cannot differ: a setting that one of them forgot would be missing in the other, too. Noise
-solved from an epsilon depends on delta, so delta goes in where the rule is made; were it told to
-``lines`` alone, it could be another one there. Rules write no lines of their own: the functions of
-:mod:`tacit.privacy.mechanisms` draw, and each has one beside it that makes its line.
+So prediction and deed cannot differ: a setting that one of them forgot would be missing in the
+other, too. Noise solved from an epsilon depends on delta, so delta goes in where the rule is made;
+were it told to ``lines`` alone, it could be another one there. Rules draw nothing themselves: that
+is done in :mod:`tacit.privacy.mechanisms`, where each mechanism has its line beside it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tacit.core import (
+    Accounted,
     Client,
     ClientId,
     Cohort,
@@ -52,20 +54,6 @@ In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 
 
-class Accounted(Protocol):
-    """Whatever can say beforehand what the ledger will hold, such as a rule or DP-SGD."""
-
-    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
-        """Return the lines after ``times`` rounds.
-
-        Args:
-            owner: the client, or FEDERATION for what the server releases about all of them
-            n: how many examples the client has; how many clients the federation has
-            times: the rounds that the owner takes part in; the ledger numbers them from 0
-        """
-        ...
-
-
 class Rule(Accounted, Protocol[In, Out]):
     """One released quantity of a client: :meth:`send` is the deed, ``lines`` the prediction."""
 
@@ -75,7 +63,7 @@ class Rule(Accounted, Protocol[In, Out]):
 
 
 def lines_of(rule: Accounted, sizes: Sizes, times: Times) -> list[Release]:
-    """Return the lines of a rule that all clients follow, each as often as it takes part."""
+    """Return the lines of one rule that all clients follow, each as often as it takes part."""
     return [line for c, n in sizes.items() if times[c] for line in rule.lines(c, n, times[c])]
 
 
@@ -110,16 +98,15 @@ class Open:
 
 @dataclass(frozen=True)
 class AsPublished:
-    """A published formula's noise that proves nothing. The ledger says infinity, and why.
-
-    The caller clips as the paper does, if it does.
-    """
+    """A published formula's noise that proves nothing. The ledger says infinity, and why."""
 
     what: str
     sd: float  # standard deviation of the noise
     why: str  # what the paper's proof lacks
+    clip: float = math.inf  # the paper's clipping norm, if it has one
 
     def send(self, me: Client, x: Params) -> Params:
+        x = x.clipped(self.clip) if self.clip < math.inf else x
         return mechanisms.claimed_gaussian(me, self.what, x, sd=self.sd, why=self.why)
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
@@ -228,6 +215,11 @@ class ClaimedMean:
 
     task: str
     why: str
+
+    def afford(self, cohort: Cohort, sample: Sample) -> None:
+        """Refuse it under any budget, before any client works for it."""
+        line = mechanisms.claimed_mean_line(self.task, self.why)
+        cohort.afford(replace(line, rounds=((sample.round, sample.round),)))
 
     def send(
         self,
