@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from safetensors.torch import load_file
 
 import tacit
 from tacit import privacy
@@ -228,3 +229,18 @@ def test_a_delta_of_one_over_n_or_more_is_warned_of(tmp_path, capsys):
     args = "run fedavg --rounds 1 --sgd.clip 1 --sgd.z 1 --delta 0.1 --out"
     assert call([*args.split(), str(tmp_path / "run")]) == 0
     assert "delta = 0.1" in capsys.readouterr().err
+
+
+def test_classes_that_the_data_decide_are_said_and_can_be_stated(tmp_path, capsys, monkeypatch):
+    """A class that one record alone has tells of it; stated ones are there without records."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{i % 5},{i % 2}" for i in range(60)]
+    (tmp_path / "visits.csv").write_text("\n".join(["a,b,label", *rows]))
+    run = ["run", "fedavg", "--data", "visits.csv", "--rounds", "1", "--clients", "2"]
+    assert call([*run, "--workers", "0", "--out", "found"]) == 0
+    assert "2 classes were found in the data and count as public" in capsys.readouterr().err
+    assert call([*run, "--workers", "0", "--classes", "3", "--out", "stated"]) == 0
+    assert "classes were found" not in capsys.readouterr().err
+    assert resume("stated", rounds=2).rounds == 2
+    model = load_file(tmp_path / "stated" / "model.safetensors")
+    assert [v.shape[0] for v in model.values() if v.ndim == 2][-1] == 3

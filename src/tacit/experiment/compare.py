@@ -19,7 +19,7 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
@@ -138,7 +138,7 @@ def start_comparison(
 ) -> Compared:
     """Start a comparison in a new folder; ``told`` is told which."""
     if dataset is None:
-        dataset = data_room.load(plan.setting.data)
+        dataset = dataset_of(plan.setting)
         plan = replace(
             plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
         )
@@ -196,7 +196,7 @@ def resume_comparison(
     """
     plan = read_comparison(folder)
     dataset = dataset or data_again(
-        plan.setting.data, "tacit.experiment.compare.resume_comparison(folder, dataset=...)"
+        plan.setting, "tacit.experiment.compare.resume_comparison(folder, dataset=...)"
     )
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), (BudgetReached,))
     rows = [

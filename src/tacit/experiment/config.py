@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
+from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from, name_of, raw_method, validated
@@ -25,6 +26,8 @@ class Setting:
     """Everything about an experiment but its method."""
 
     data: str = "digits"  # a known data set (see `tacit data`) or a path to your own
+    # all classes that own data can have: names with commas, N for 0..N-1, or folders
+    classes: str = ""
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
@@ -68,6 +71,11 @@ class Experiment:
 
     method: Method
     setting: Setting = field(default_factory=Setting)
+
+
+def dataset_of(setting: Setting) -> Dataset:
+    """Return the data set that a setting names, with the classes that it states."""
+    return load(setting.data, classes=setting.classes or None)
 
 
 def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:

@@ -25,7 +25,7 @@ from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
 from tacit.experiment.calibration import budget_of, calibrated
-from tacit.experiment.config import Experiment
+from tacit.experiment.config import Experiment, dataset_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.result import Run
@@ -51,7 +51,8 @@ class Plan:
         """Prepare an experiment, refusing what cannot work."""
         s = experiment.setting
         if dataset is None:
-            dataset, s = data_room.load(s.data), replace(s, data=data_room.anywhere(s.data))
+            dataset = dataset_of(s)
+            s = replace(s, data=data_room.anywhere(s.data))
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
         if experiment.method.pooled:
             federation = federation.pooled()
@@ -67,6 +68,7 @@ class Plan:
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
         warn_of_delta(s.delta, federation.sizes())
+        warn_of_classes(dataset)
         resolved = replace(
             s,
             model=anywhere(choose(s.model, dataset.shape)),
@@ -130,6 +132,16 @@ def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
     if delta >= 1 / smallest:
         print(
             f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client",
+            file=sys.stderr,
+        )
+
+
+def warn_of_classes(dataset: Dataset) -> None:
+    """Say that classes were found in the data: a class that one record alone has tells of it."""
+    if dataset.inferred:
+        print(
+            f"warning: {len(dataset.classes)} classes were found in the data and count as public; "
+            "--classes states all there can be",
             file=sys.stderr,
         )
 

@@ -16,7 +16,7 @@ from tacit.core import (
 from tacit.data.examples import Dataset
 from tacit.data.splits import is_own_split
 from tacit.experiment.calibration import calibrated, participations
-from tacit.experiment.config import Experiment, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
 from tacit.experiment.extend import extended
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
@@ -93,7 +93,7 @@ def resume(
     experiment = directory.experiment()
     if experiment.setting.split == "sites":
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
-    dataset = dataset or data_again(experiment.setting.data, "tacit.resume(folder, dataset=...)")
+    dataset = dataset or data_again(experiment.setting, "tacit.resume(folder, dataset=...)")
     plan = Plan.of(experiment, dataset)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)
@@ -116,12 +116,12 @@ def _longer(plan: Plan, directory: RunDir, rounds: int) -> Plan:
     return replace(plan, experiment=Experiment(method, setting))
 
 
-def data_again(name: str, call: str) -> Dataset:
-    """Return the data of a run that goes on, or name the call that takes data which only a program has."""
-    if data_room.can_load(name) or Path(name).is_absolute():
-        return data_room.load(name)
+def data_again(setting: Setting, call: str) -> Dataset:
+    """Return the data of a run that goes on; data that only a program has must come by a call."""
+    if data_room.can_load(setting.data) or Path(setting.data).is_absolute():
+        return dataset_of(setting)
     raise BadInput(
-        f"data = {name!r}: neither a known data set nor a file here; "
+        f"data = {setting.data!r}: neither a known data set nor a file here; "
         f"a run from Python with data of its own goes on there, with {call}"
     )
 

@@ -27,7 +27,7 @@ from tacit.experiment.compare import (
     write_json,
     write_plan,
 )
-from tacit.experiment.config import Experiment, Setting, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.start import data_again
@@ -221,7 +221,7 @@ def start_sweep(
 ) -> Swept:
     """Start a sweep in a new folder; ``told`` is told which."""
     if dataset is None:
-        dataset = data_room.load(plan.setting.data)
+        dataset = dataset_of(plan.setting)
         plan = replace(
             plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
         )
@@ -245,7 +245,7 @@ def resume_sweep(
     """
     plan = read_sweep(folder)
     dataset = dataset or data_again(
-        plan.setting.data, "tacit.experiment.sweep.resume_sweep(folder, dataset=...)"
+        plan.setting, "tacit.experiment.sweep.resume_sweep(folder, dataset=...)"
     )
     forgive: tuple[type[TacitError], ...] = (BudgetReached, Diverged)
     stopped = run_all(folder, plan.experiments(), dataset, watch or Nobody(), forgive)
