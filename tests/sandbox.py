@@ -8,6 +8,7 @@ import torch
 from tacit.core import Client, Ledger
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
+from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
@@ -19,6 +20,9 @@ __all__ = ["PUBLIC", "SEED", "SIZES", "Sandbox", "Server", "a_client", "federati
 
 class Server(Engine):
     """Has no clients to ask: for the mechanisms that a server runs itself."""
+
+    def __init__(self, everyone, seed, **how):
+        super().__init__(Config(tuple(everyone), seed, **how))
 
     def exchange(self, kind, call, heads):
         raise NotImplementedError

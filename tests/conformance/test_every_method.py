@@ -152,7 +152,7 @@ def test_engines_agree_under_faults(sandbox, table):
 def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, sandbox):
     if method.pooled:
         pytest.skip("one client: nobody is left when it dies")
-    asked = asked_of(method, sandbox.serial(method), sandbox)
+    asked, _ = asked_of(method, sandbox)
     victim, t = next((i, t) for i, t in asked if t == min(1, asked[-1][1]))
     a, _ = faulty(sandbox.serial, method, sandbox, {(victim, t): "crash"})
     b, engine = faulty(sandbox.workers, method, sandbox, {(victim, t): "die"})
@@ -236,11 +236,8 @@ def test_an_empty_ledger_is_infinite(unit, observer):
 
 
 def test_every_participation_has_a_line_with_its_owner(method, sandbox):
-    engine = sandbox.serial(method)
-    asked = asked_of(method, engine, sandbox)
-    lines = {
-        (line.owner, t) for line in engine.ledger for a, b in line.rounds for t in range(a, b + 1)
-    }
+    asked, ledger = asked_of(method, sandbox)
+    lines = {(line.owner, t) for line in ledger for a, b in line.rounds for t in range(a, b + 1)}
     assert len(asked) >= 3
     assert {(i, t) for i, t in asked if t == 0 or name_of(method) not in ONCE} <= lines
 

@@ -344,11 +344,16 @@ OPEN = Experiment(DPFedAvg(rounds=4), Setting(model="mlp", noise="os"))
 
 def venue(sample_seed, facts, clients=30, experiment=OPEN):
     names = {f"{i:02d}": str(i) for i in range(clients)}
+
+    def unconnected(charter, config, at_server):
+        how = {"at_server": at_server, "nodes": dict, "deadline": 1.0, "limit": 1 << 20}
+        return Sites(None, names, charter, config, **how)
+
     return AtSites.of(
         experiment,
         dict.fromkeys(names, facts),
         clients,
-        open=lambda charter: Sites(None, names, charter, nodes=dict, deadline=1.0, limit=1 << 20),
+        open=unconnected,
         run=RUN,
         sample_seed=sample_seed,
     )
@@ -357,7 +362,9 @@ def venue(sample_seed, facts, clients=30, experiment=OPEN):
 @pytest.mark.parametrize("law", [Poisson(0.5), Fixed(10)])
 def test_who_takes_part_does_not_follow_from_what_sites_are_told(site, tmp_path, law):
     secret = 123456789123456789
-    engine, resumed = (venue(secret, site.facts()).engine(RunDir(tmp_path)) for _ in range(2))
+    at_sites = venue(secret, site.facts())
+    directory = RunDir(tmp_path)
+    engine, resumed = (at_sites.engine(directory, at_sites.config(directory)) for _ in range(2))
     chosen = [engine.sample(law, t) for t in range(4)]
     assert chosen == [resumed.sample(law, t) for t in range(4)]
     told = [v for v in asdict(engine.charter).values() if isinstance(v, int)]

@@ -50,8 +50,9 @@ from tacit.core import (
 )
 from tacit.data.federated import Federation
 from tacit.engines.client_host import World
+from tacit.engines.config import Fault, no_fault
 from tacit.engines.serial import Serial
-from tacit.engines.server import Engine, Fault, no_fault
+from tacit.engines.server import Engine
 from tacit.experiment.drive import drive
 from tacit.privacy import mechanisms, noise
 from tacit.privacy.noise import FromSeed, Source
@@ -156,7 +157,7 @@ class Watched(Serial):
     """An engine that notes what goes up and down."""
 
     def __init__(self, world: World, fault: Fault, tape: Tape) -> None:
-        super().__init__(world, fault)
+        super().__init__(world, world.config(fault=fault))
         self.tape = tape
 
     def ask(self, call: Any, of: Any, *, need: float = 0.5) -> Any:

@@ -25,6 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from tacit.codec import unpack
 from tacit.core import ClientId, TooFewReplies
 from tacit.engines.client_host import World
+from tacit.engines.config import Config
 from tacit.engines.flower import Charter, Sites, letter, opened, packed, post
 from tacit.engines.messages import Head
 from tacit.engines.serial import Serial
@@ -85,7 +86,11 @@ class OnCluster:
         """The experiment's network."""
         return self.plan.model
 
-    def engine(self, directory: RunDir) -> Engine:
+    def config(self, directory: RunDir) -> Config:
+        """Return what an engine knows of this experiment."""
+        return self.plan.config(directory)
+
+    def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return the clients on the cluster."""
         s = self.experiment.setting
         data = self.plan.federation.dataset
@@ -93,20 +98,17 @@ class OnCluster:
         charter = Charter(
             str(self.folder), s.clients, s.seed, s.model, data.shape, len(data.classes), s.delta
         )
-        engine = Sites(
+        return Sites(
             self.grid,
             {i: i for i in self.plan.federation.everyone},
             charter,
+            config,
+            at_server=world.own,
             nodes=cache(partial(_nodes, self.grid)),
             deadline=3600.0,
             limit=LIMIT,
             ours=True,
         )
-        engine.at_server = world.own
-        engine.public = self.plan.federation.public()
-        engine.noise = s.noise
-        engine.compress = world.compress
-        return engine
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
         """Evaluate at the server, which has all data in a simulation."""

@@ -20,7 +20,8 @@ from tacit.apps.superlink import Link
 from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
-from tacit.engines.flower import Charter, Facts, Sites
+from tacit.engines.config import Config
+from tacit.engines.flower import AtServer, Charter, Facts, Sites
 from tacit.experiment.config import Experiment, to_toml
 from tacit.experiment.loop import conduct
 from tacit.experiment.result import Run
@@ -123,8 +124,8 @@ def _conduct(
     made: list[Sites] = []
     open = venue.open
 
-    def remembered(charter: Charter) -> Sites:
-        made.append(open(charter))
+    def remembered(charter: Charter, config: Config, at_server: AtServer) -> Sites:
+        made.append(open(charter, config, at_server))
         return made[0]
 
     done = conduct(replace(venue, open=remembered), directory, watch)
@@ -231,9 +232,18 @@ def _venue(
     )
 
 
-def _open(link: Link, roll: Roll, terms: Terms, charter: Charter) -> Sites:
+def _open(
+    link: Link, roll: Roll, terms: Terms, charter: Charter, config: Config, at_server: AtServer
+) -> Sites:
     return Sites(
-        link.grid, roll.sites, charter, nodes=link.nodes, deadline=terms.deadline, limit=terms.limit
+        link.grid,
+        roll.sites,
+        charter,
+        config,
+        at_server=at_server,
+        nodes=link.nodes,
+        deadline=terms.deadline,
+        limit=terms.limit,
     )
 
 

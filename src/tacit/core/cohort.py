@@ -101,13 +101,33 @@ class Replies(Sequence[T]):
 class Cohort(Protocol):
     """The clients, as a method sees them."""
 
-    everyone: tuple[ClientId, ...]
-    ledger: Ledger
-    noise: Noise  # where server-side mechanisms draw their randomness
-    delta: float  # of every (epsilon, delta) in this run
-    # examples that belong to nobody, a data.examples.Examples, or None; their labels are only for
-    # reports
-    public: Any
+    @property
+    def everyone(self) -> tuple[ClientId, ...]:
+        """All clients, whether they take part or not."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every release so far."""
+        ...
+
+    @property
+    def noise(self) -> Noise:
+        """Where server-side mechanisms draw their randomness."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """The delta of every (epsilon, delta) in this run."""
+        ...
+
+    @property
+    def public(self) -> Any:
+        """Examples that belong to nobody, a data.examples.Examples, or None.
+
+        Their labels are only for reports.
+        """
+        ...
 
     def afford(self, line: Release) -> None: ...
     def release(self, line: Release) -> None: ...

@@ -33,6 +33,7 @@ from tacit.core import (
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation, LocalData
 from tacit.engines.charging import charge, charge_failure
+from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
 from tacit.engines.store import ClientStore
 
@@ -143,6 +144,18 @@ class World:
             )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent
+
+    def config(self, **how: Any) -> Config:
+        """Return how an engine with these clients works, with ``how`` in place of defaults."""
+        of_this_world: dict[str, Any] = {
+            "everyone": self.federation.everyone,
+            "seed": self.seed,
+            "noise": self.noise,
+            "delta": self.delta,
+            "compress": self.compress,
+            "public": self.federation.public(),
+        }
+        return Config(**of_this_world | how)
 
     def store(self, client: ClientId) -> ClientStore:
         """Return a client's store."""

@@ -37,10 +37,12 @@ from tacit.core import (
     Unit,
 )
 from tacit.data.examples import Examples
+from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, check_finite
 from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
+AtServer = Callable[[Call[Any], Examples, int], Any]  # runs a task at the server itself
 TYPE = "query.tacit"  # of every message
 # bytes that travel within a record: every part of a message is a request of its own
 SMALL = 1 << 20
@@ -128,22 +130,30 @@ class Sites(Engine):
         grid: Grid,
         sites: Mapping[ClientId, str],
         charter: Charter,
+        config: Config,
         *,
+        at_server: AtServer,
         # the nodes of the sites that are connected now, by name
         nodes: Callable[[], Mapping[str, int]],
         deadline: float,
         limit: int,
         ours: bool = False,  # nodes are parts of a simulation: a refusal may stop the run
     ) -> None:
-        super().__init__(tuple(sorted(sites)), charter.seed, noise="os", delta=charter.delta)
-        self.grid, self.sites, self.charter, self.nodes = grid, dict(sites), charter, nodes
-        self.deadline, self.limit, self.ours = deadline, limit, ours
-        self.carried_down = self.carried_up = 0  # bytes of calls and answers, over all exchanges
-        self.at_server: Callable[[Call[Any], Examples, int], Any] | None = None
+        super().__init__(config)
+        self.grid = grid
+        self.sites = dict(sites)
+        self.charter = charter
+        self.at_server = at_server
+        self.nodes = nodes
+        self.deadline = deadline
+        self.limit = limit
+        self.ours = ours
+        # bytes of calls and answers, over all exchanges
+        self.carried_down = 0
+        self.carried_up = 0
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
         """Run a task at the coordinator."""
-        assert self.at_server is not None
         result: T = self.at_server(call, data, round)
         return result
 
@@ -172,7 +182,7 @@ class Sites(Engine):
                 got[client], sent[client] = self._checked(result, asked[node], task)
             except BadInput as e:
                 failed[client] = f"{self.sites[client]}: {e}"
-            self.on_answer(len(got) + len(failed), len(heads))
+            self.config.on_answer(len(got) + len(failed), len(heads))
         self.carried_up += sum(map(len, got.values()))
         answered = {i: s for i, s in sent.items() if not isinstance(s, Refusal)}
         for client, why in misfits(answered, task).items():
@@ -212,7 +222,7 @@ class Sites(Engine):
         if not isinstance(answer, Answer) or not is_dataclass(answer.sent):
             return answer
         try:
-            return replace(answer, sent=restore(self.compress, answer.sent, call.args))
+            return replace(answer, sent=restore(self.config.compress, answer.sent, call.args))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as e:
             raise BadInput(f"message: cannot be expanded ({type(e).__name__})") from None
 

@@ -12,8 +12,9 @@ from tacit.core import (
 )
 from tacit.data.examples import Examples
 from tacit.engines.client_host import World, one_thread
+from tacit.engines.config import Config
 from tacit.engines.messages import Head
-from tacit.engines.server import Engine, Fault, Results, no_fault
+from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
 
@@ -21,9 +22,9 @@ T = TypeVar("T")
 class Serial(Engine):
     """Every client in this process, one after the other: for tests and for debugging a task."""
 
-    def __init__(self, world: World, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world, self.public, self.compress = world, world.federation.public(), world.compress
+    def __init__(self, world: World, config: Config | None = None) -> None:
+        super().__init__(config or world.config())
+        self.world = world
         world.model.to(world.device)
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
@@ -39,7 +40,7 @@ class Serial(Engine):
         failed: dict[ClientId, str] = {}
         with one_thread():
             for head in heads:
-                fault = self.fault(head.client, head.round) if kind == "ask" else None
+                fault = self.config.fault(head.client, head.round) if kind == "ask" else None
                 if fault in ("crash", "die"):
                     failed[head.client] = fault
                     continue
@@ -48,5 +49,5 @@ class Serial(Engine):
                     failed[head.client] = fault
                 else:
                     got[head.client] = blob
-                self.on_answer(len(got) + len(failed), len(heads))
+                self.config.on_answer(len(got) + len(failed), len(heads))
         return got, failed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from tacit.codec import pack, unpack
-from tacit.compress import Compressor
 from tacit.compress.replies import restore
 from tacit.core import (
     FEDERATION,
@@ -22,26 +21,16 @@ from tacit.core import (
     Replies,
     Sample,
     TooFewReplies,
-    no_limit,
     rng_for,
 )
 from tacit.data.examples import Examples
+from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal
-from tacit.engines.store import Draws
 
 T = TypeVar("T")
 
 
 Results = tuple[dict[ClientId, bytes], dict[ClientId, str]]  # packed answers, and why there is none
-
-
-# "crash" before the work, "lost" after it, "die" in it, or None
-Fault = Callable[[ClientId, int], str | None]
-
-
-def no_fault(client: ClientId, round: int) -> str | None:
-    """Let everything through."""
-    return None
 
 
 def sample_rng(seed: int, round: int) -> np.random.Generator:
@@ -55,34 +44,32 @@ class Engine(ABC):
     Sampling, acceptance, traffic, and the server's copy of the ledger.
     """
 
-    def __init__(
-        self,
-        everyone: Sequence[ClientId],
-        seed: int,
-        fault: Fault = no_fault,
-        noise: Noise = "seeded",
-        delta: float = 1e-5,
-    ) -> None:
-        self.everyone, self.seed, self.fault, self.noise, self.delta = (
-            tuple(everyone),
-            seed,
-            fault,
-            noise,
-            delta,
-        )
-        self.sample_seed = seed  # a secret where clients must not be able to tell who takes part
+    def __init__(self, config: Config) -> None:
+        self.config = config
         self.ledger = Ledger()
         self.accepted: dict[ClientId, str] = {}
         self.saved: dict[ClientId, str] = {}
-        self.approve: Callable[[Ledger], None] = no_limit
-        self.approve_clients: Callable[[Ledger], None] = no_limit  # of what they send themselves
-        self.bytes_up = self.bytes_down = 0
-        self.failed: dict[ClientId, str] = {}
-        self.public: Examples | None = None
-        self.draws = Draws()
-        self.compress = Compressor()
-        self.on_release: Callable[[list[Release], Ledger], None] = lambda lines, ledger: None
-        self.on_answer: Callable[[int, int], None] = lambda done, of: None
+        self.count_anew()
+
+    @property
+    def everyone(self) -> tuple[ClientId, ...]:
+        """All clients, whether they take part or not."""
+        return self.config.everyone
+
+    @property
+    def noise(self) -> Noise:
+        """Where the server's mechanisms draw their randomness."""
+        return self.config.noise
+
+    @property
+    def delta(self) -> float:
+        """The delta of every (epsilon, delta) in this run."""
+        return self.config.delta
+
+    @property
+    def public(self) -> Examples | None:
+        """Examples that belong to nobody, if there are any."""
+        return self.config.public
 
     @abstractmethod
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
@@ -104,13 +91,13 @@ class Engine(ABC):
 
         The same every time it is asked, and for every method.
         """
-        return Sample(
-            tuple(law.pick(self.everyone, sample_rng(self.sample_seed, round))), round, law
-        )
+        config = self.config
+        seed = config.seed if config.sample_seed is None else config.sample_seed
+        return Sample(tuple(law.pick(self.everyone, sample_rng(seed, round))), round, law)
 
     def rng(self, *path: object) -> np.random.Generator:
         """Return the server's generator for this place in the run."""
-        return rng_for(self.seed, "server", *path)
+        return rng_for(self.config.seed, "server", *path)
 
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]:
         """Run ``call`` on every sampled client and accept what came back, all of it or nothing.
@@ -139,12 +126,14 @@ class Engine(ABC):
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
-        sent = {i: restore(self.compress, answer.sent, call.args) for i, answer in got.items()}
+        sent = {
+            i: restore(self.config.compress, answer.sent, call.args) for i, answer in got.items()
+        }
         return Replies(ask, of, sent, failed)
 
     def learn(self, lines: Iterable[Release]) -> None:
         """Write what clients say that they have released."""
-        self.on_release(self.ledger.add(lines), self.ledger)
+        self.config.on_release(self.ledger.add(lines), self.ledger)
 
     def check_spent(self, ids: Iterable[ClientId]) -> None:
         """Stop a run in which a client has spent more than the budget: the last line of defence.
@@ -152,7 +141,7 @@ class Engine(ABC):
         Clients refuse by themselves before that.
         """
         owners = {FEDERATION, *ids}
-        self.approve_clients(Ledger(line for line in self.ledger if line.owner in owners))
+        self.config.approve_clients(Ledger(line for line in self.ledger if line.owner in owners))
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
         """Evaluate something at clients.
@@ -178,7 +167,7 @@ class Engine(ABC):
 
     def afford(self, line: Release) -> None:
         """Stop the run if a release would pass the budget: to be asked before the clients are."""
-        self.approve(
+        self.config.approve(
             Ledger(r for r in self.ledger if r.owner in (FEDERATION, line.owner)).plus(line)
         )
 
@@ -189,7 +178,7 @@ class Engine(ABC):
         """
         self.afford(line)
         after = self.ledger.plus(line)
-        self.on_release([r for r in after if r.owner == line.owner], after)
+        self.config.on_release([r for r in after if r.owner == line.owner], after)
         self.ledger = after
 
     def turn(self, name: str, content: str) -> int:
@@ -197,7 +186,13 @@ class Engine(ABC):
 
         For the server's mechanisms, before they draw: seeded noise must not serve two of them.
         """
-        return self.draws.number(name, content) if self.noise == "seeded" else 0
+        return self.config.draws.number(name, content) if self.noise == "seeded" else 0
+
+    def count_anew(self) -> None:
+        """Begin to count bytes and failures of the next round."""
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.failed: dict[ClientId, str] = {}
 
     def snapshot(self) -> dict[ClientId, str]:
         """Return what the server must remember besides the method's state and the ledger, which are kept apart."""

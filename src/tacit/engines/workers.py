@@ -30,9 +30,10 @@ from tacit.codec import pack, unpack
 from tacit.core import Call, ClientId, Task, own_code
 from tacit.data.examples import Examples
 from tacit.engines.client_host import World
+from tacit.engines.config import Config
 from tacit.engines.messages import Head
 from tacit.engines.serial import Serial
-from tacit.engines.server import Engine, Fault, Results, no_fault
+from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
 # requests a worker may have at a time: one it works on and one that waits, so it is never idle
@@ -48,13 +49,11 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def engine(world: World, workers: int, fault: Fault = no_fault) -> Engine:
+def engine(world: World, workers: int, config: Config | None = None) -> Engine:
     """Return the engine for a number of worker processes, where 0 means none: the serial engine."""
-    return (
-        Workers(world, min(workers, len(world.federation.everyone)), fault)
-        if workers
-        else Serial(world, fault)
-    )
+    if not workers:
+        return Serial(world, config)
+    return Workers(world, min(workers, len(world.federation.everyone)), config)
 
 
 @dataclass
@@ -72,14 +71,10 @@ class Workers(Engine):
     A worker that dies costs its client's reply and is replaced.
     """
 
-    def __init__(self, world: World, workers: int, fault: Fault = no_fault) -> None:
-        super().__init__(world.federation.everyone, world.seed, fault, world.noise, world.delta)
-        self.world, self.sizes, self.public = (
-            world,
-            world.federation.sizes(),
-            world.federation.public(),
-        )
-        self.compress = world.compress
+    def __init__(self, world: World, workers: int, config: Config | None = None) -> None:
+        super().__init__(config or world.config())
+        self.world = world
+        self.sizes = world.federation.sizes()
         # A fork starts at once and shares the data as it is; CUDA does not survive one, and only
         # Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
@@ -116,7 +111,9 @@ class Workers(Engine):
 
         The largest clients go first, to end together.
         """
-        faults = {h.client: self.fault(h.client, h.round) if kind == "ask" else None for h in heads}
+        faults = {
+            h.client: self.config.fault(h.client, h.round) if kind == "ask" else None for h in heads
+        }
         got: dict[ClientId, bytes] = {}
         failed: dict[ClientId, str] = {i: "crash" for i, f in faults.items() if f == "crash"}
         todo = deque(
@@ -141,7 +138,7 @@ class Workers(Engine):
                 self._receive(
                     next(w for w in self.workers if w.line is line), call, todo, got, failed
                 )
-                self.on_answer(len(got) + len(failed), len(heads))
+                self.config.on_answer(len(got) + len(failed), len(heads))
         for client in [i for i, f in faults.items() if f == "lost" and i in got]:
             failed[client] = "lost"
             del got[client]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from tacit.core import (
     BudgetReached,
     params_of,
 )
+from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of
 from tacit.experiment.config import Experiment
@@ -31,7 +32,8 @@ class Venue(Protocol):
     def experiment(self) -> Experiment: ...
     @property
     def model(self) -> torch.nn.Module: ...
-    def engine(self, directory: RunDir) -> Engine: ...
+    def config(self, directory: RunDir) -> Config: ...
+    def engine(self, directory: RunDir, config: Config) -> Engine: ...
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]: ...
 
 
@@ -52,13 +54,24 @@ def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
     """Run with clients that are there for as long; then no release is missing in the ledger."""
     s = venue.experiment.method.init(params_of(venue.model))
     try:
-        with closing(venue.engine(directory)) as engine:
-            budget = budget_of(venue.experiment)
-            engine.approve = budget.check
-            engine.approve_clients = budget.at_clients().check
+        config = _kept_to(venue, directory, watch)
+        with closing(venue.engine(directory, config)) as engine:
             _rounds(venue, engine, directory, watch, s)
     finally:
         directory.settle()
+
+
+def _kept_to(venue: Venue, directory: RunDir, watch: Watcher) -> Config:
+    """Return how the engine works: within the budget, and with everything written down."""
+    budget = budget_of(venue.experiment)
+    return replace(
+        venue.config(directory),
+        approve=budget.check,
+        approve_clients=budget.at_clients().check,
+        draws=directory.draws,
+        on_release=directory.record,
+        on_answer=watch.answered,
+    )
 
 
 def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
@@ -73,9 +86,6 @@ def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: 
     # a kill before the first checkpoint leaves releases, too
     engine.restore(accepted, directory.ledger())
     directory.drop_metrics_after(s.round)
-    engine.on_release = directory.record
-    engine.on_answer = watch.answered
-    engine.draws = directory.draws
     recorder = Recorder(venue, engine, directory, watch)
     try:
         drive(venue.experiment.method, engine, s, on_step=recorder.step)
@@ -122,8 +132,8 @@ class Recorder:
         self.directory.add_metrics(line)
         self._save(s)
         self.watch.finished_round(line, method.rounds)
-        self.engine.bytes_up = self.engine.bytes_down = 0
-        self.engine.failed, self.since = {}, time.perf_counter()
+        self.engine.count_anew()
+        self.since = time.perf_counter()
 
     def _save(self, s: Any) -> None:
         self.directory.save(s, self.engine.snapshot())

@@ -21,6 +21,7 @@ from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
 from tacit.data.splits import clients_of
 from tacit.engines.client_host import World
+from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
@@ -90,10 +91,14 @@ class Plan:
         """Run from the last checkpoint, or from the start, to the end."""
         return conduct(self, directory, watch)
 
-    def engine(self, directory: RunDir) -> Engine:
+    def config(self, directory: RunDir) -> Config:
+        """Return what an engine knows of this experiment."""
+        return self.world(directory).config()
+
+    def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return clients in processes of this machine."""
         budget_of(self.experiment).prepare()
-        return make_engine(self.world(directory), self.workers)
+        return make_engine(self.world(directory), self.workers, config)
 
     def world(self, directory: RunDir) -> World:
         """Return what a process needs to be any client, the budget that it keeps included."""

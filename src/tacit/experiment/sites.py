@@ -17,7 +17,8 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
 from tacit.engines.client_host import World
-from tacit.engines.flower import Charter, Facts, Sites
+from tacit.engines.config import Config
+from tacit.engines.flower import AtServer, Charter, Facts, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import Experiment
@@ -26,6 +27,9 @@ from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
 from tacit.local.sgd import network
 from tacit.models import build, choose
+
+# connects to the sites of a run
+Open = Callable[[Charter, Config, AtServer], Sites]
 
 
 @task(at="measure")
@@ -60,7 +64,7 @@ class AtSites:
     experiment: Experiment
     model: nn.Module
     federation: Federation  # as the coordinator sees it: classes and shapes, and nobody's examples
-    open: Callable[[Charter], Sites]
+    open: Open
     run: str  # the run's random name
     sample_seed: int  # who takes part derives from it; sites are not told
     public: Examples | None = None
@@ -72,7 +76,7 @@ class AtSites:
         facts: Mapping[ClientId, Facts],
         clients: int,
         *,
-        open: Callable[[Charter], Sites],
+        open: Open,
         run: str,
         sample_seed: int,
         public: Examples | None = None,
@@ -103,16 +107,23 @@ class AtSites:
             resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public
         )
 
-    def engine(self, directory: RunDir) -> Engine:
+    def config(self, directory: RunDir) -> Config:
+        """Return what the coordinator knows of the run."""
+        compress = Compressor.of(self.experiment.setting.compress)
+        return self._coordinator(directory).config(
+            sample_seed=self.sample_seed, compress=compress, public=self.public
+        )
+
+    def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return the sites; each keeps the experiment's budget and its own."""
+        return self.open(self.charter(), config, self._coordinator(directory).own)
+
+    def _coordinator(self, directory: RunDir) -> World:
+        """Return what the coordinator needs for tasks of its own."""
         s = self.experiment.setting
-        engine = self.open(self.charter())
-        world = World(
+        return World(
             self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta
         )
-        engine.at_server, engine.public, engine.noise = world.own, self.public, s.noise
-        engine.compress, engine.sample_seed = Compressor.of(s.compress), self.sample_seed
-        return engine
 
     def charter(self) -> Charter:
         """Return what sites are told of the run."""

@@ -128,7 +128,7 @@ def _resumes(sandbox: Sandbox, method: Method, deaths: tuple[bool, ...]) -> list
 
 def _loses(sandbox: Sandbox, method: Method, tables: int) -> list[str]:
     """Lose one reply or a few; one finding is enough."""
-    asked = list(dict.fromkeys(checks.asked_of(method, sandbox.serial(method), sandbox)))
+    asked = list(dict.fromkeys(checks.asked_of(method, sandbox)[0]))
     rng = rng_for("tacit.testing", "lost")
     sizes = (min(1 + k % 3, len(asked)) for k in range(tables))
     drawn = ([asked[i] for i in rng.choice(len(asked), n, replace=False)] for n in sizes)

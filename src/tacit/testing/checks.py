@@ -9,7 +9,8 @@ from typing import Any
 
 from tacit.codec import pack, same, unpack
 from tacit.core import Ledger, Method, Params, TooFewReplies
-from tacit.engines.server import Engine, Fault, no_fault
+from tacit.engines.config import Fault, no_fault
+from tacit.engines.server import Engine
 from tacit.experiment.drive import drive
 from tacit.experiment.evaluate import evaluate
 from tacit.testing.memory import Memory, attributes, modules_of, rebuilt
@@ -311,14 +312,14 @@ def lost_is_never_done(sandbox: Sandbox, method: Method, table: Faults) -> list[
     ]
 
 
-def asked_of(method: Method, engine: Engine, sandbox: Sandbox) -> list[tuple[str, int]]:
-    """Run to the end and return who was asked for something, and in which round."""
+def asked_of(method: Method, sandbox: Sandbox) -> tuple[list[tuple[str, int]], Ledger]:
+    """Run to the end; return who was asked for something in which round, and the ledger."""
     asked: list[tuple[str, int]] = []
 
     def record(client: str, t: int) -> str | None:
         asked.append((client, t))
         return no_fault(client, t)
 
-    engine.fault = record
+    engine = sandbox.serial(method, record)
     run_to_end(method, engine, sandbox)
-    return asked
+    return asked, engine.ledger

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +18,8 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
 from tacit.engines.client_host import World
+from tacit.engines.config import Fault, no_fault
 from tacit.engines.serial import Serial
-from tacit.engines.server import Fault, no_fault
 from tacit.engines.workers import Workers
 from tacit.models import build
 
@@ -72,10 +73,15 @@ class Sandbox:
         return self.folder / str(self.count)
 
     def serial(
-        self, method: Method | None, fault: Fault = no_fault, folder: Path | None = None
+        self,
+        method: Method | None,
+        fault: Fault = no_fault,
+        folder: Path | None = None,
+        **how: Any,
     ) -> Serial:
-        """Return an engine that works in this process."""
-        return Serial(self.world(method, folder or self.fresh()), fault)
+        """Return an engine that works in this process, ``how`` as in its configuration."""
+        world = self.world(method, folder or self.fresh())
+        return Serial(world, world.config(fault=fault, **how))
 
     def workers(
         self,
@@ -85,7 +91,8 @@ class Sandbox:
         count: int = 2,
     ) -> Workers:
         """Return an engine with processes of its own."""
-        engine = Workers(self.world(method, folder or self.fresh()), count, fault)
+        world = self.world(method, folder or self.fresh())
+        engine = Workers(world, count, world.config(fault=fault))
         self.open.append(engine)
         return engine
 

@@ -93,8 +93,7 @@ def test_what_others_released_in_the_round_that_stops_a_run_is_known(budgeted, s
 def test_clients_that_keep_no_budget_are_stopped_by_the_server(sandbox):
     """A client process that does not refuse, whatever the reason, ends the run all the same."""
     method = FedAvg(rounds=50, sgd=PRIVATE)
-    engine = sandbox.serial(method)
-    engine.approve_clients = Budget(5.0).check
+    engine = sandbox.serial(method, approve_clients=Budget(5.0).check)
     with pytest.raises(BudgetReached):
         drive(method, engine, method.init(sandbox.x0))
     rounds = {last for line in engine.ledger for _, last in line.rounds}
@@ -227,8 +226,8 @@ def test_two_means_of_the_server_in_a_round_have_noise_of_their_own(sandbox):
     method = DPFedAvg(rounds=1, q=1.0, z=1.0)
     first = sandbox.serial(method, lambda i, t: "lost" if i == "3" else None)
     a = drive(method, first, method.init(sandbox.x0))
-    second = sandbox.serial(method)
-    second.draws, second.ledger = first.draws, Ledger(first.ledger)
+    second = sandbox.serial(method, draws=first.config.draws)
+    second.ledger = Ledger(first.ledger)
     b = drive(method, second, method.init(sandbox.x0))
     assert (a.x - b.x).norm() > 2 / 6  # both clipped updates together are not so far apart
     mean = [line for line in second.ledger if line.covers]

@@ -16,8 +16,9 @@ from tacit.methods.fedavg import FedAvg
 
 def first_round(sandbox: Sandbox, method, sample_seed):
     """Return the calls of the first round, who got them, and the ledger."""
-    engine, calls, asked = sandbox.serial(method), [], []
-    engine.sample_seed, exchange = sample_seed, engine.exchange
+    calls, asked = [], []
+    engine = sandbox.serial(method, sample_seed=sample_seed)
+    exchange = engine.exchange
 
     def heard(kind, call, heads):
         calls.append(call)

@@ -297,8 +297,9 @@ def test_true_labels_of_the_public_set_change_nothing_but_the_report(tmp_path):
     states = []
     for shift in (0, 1):
         sandbox = Sandbox(tmp_path / str(shift))
-        engine = sandbox.serial(method)
-        engine.public = Examples(engine.public.x, (engine.public.y + shift) % 3)
+        public = sandbox.federation(method).public()
+        shifted = Examples(public.x, (public.y + shift) % 3)
+        engine = sandbox.serial(method, public=shifted)
         states.append(drive(method, engine, method.init(sandbox.x0)))
     assert torch.equal(states[0].labels, states[1].labels)
     assert all(

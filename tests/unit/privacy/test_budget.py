@@ -13,13 +13,13 @@ OF_B = replace(OF_A, owner="b")
 
 def asked(known, line):
     """Return what the budget sees when a server with known lines wants to release one."""
-    server, seen = Server(["a", "b"], 0), []
+    seen = []
+    server = Server(["a", "b"], 0, approve=lambda ledger: seen.append(set(ledger)))
     for old in known:
         server.release(old)
-    server.approve = lambda ledger: seen.append(set(ledger))
     server.release(line)
     assert set(server.ledger) == {*known, line}
-    return seen
+    return seen[len(known) :]
 
 
 def test_a_client_pays_from_one_budget_for_its_own_lines_and_the_federations():

@@ -60,8 +60,8 @@ def client(seed=0, round=3, noise="seeded", approve=lambda ledger: None):
     )
 
 
-def cohort(n=6, seed=0, noise="seeded"):
-    return Server([str(i) for i in range(n)], seed, noise=noise)
+def cohort(n=6, seed=0, noise="seeded", **how):
+    return Server([str(i) for i in range(n)], seed, noise=noise, **how)
 
 
 def replies(server, points, law=None, round=2):
@@ -463,12 +463,11 @@ def test_the_line_is_there_when_the_first_number_is_drawn(monkeypatch, trial):
 
 def test_the_server_too_writes_first(monkeypatch):
     monkeypatch.setattr(mechanisms, "source", no_draw)
-    server = cohort()
-    server.approve = refuse
+    server = cohort(approve=refuse)
     with pytest.raises(BudgetReached):
         mean_of(server, {}, z=1.0)
     assert len(server.ledger) == 0
-    server.approve = lambda ledger: None
+    server = cohort()
     with pytest.raises(AssertionError, match="noise was drawn"):
         mean_of(server, {}, z=1.0)
     assert len(server.ledger) == 1
