@@ -13,24 +13,20 @@ of E epochs, so the ledger says inf. Certified, observer server, K rounds of a c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import cycle
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tacit.core import (
     BadInput,
     Claim,
     Client,
+    ClientId,
     Cohort,
-    Gaussian,
     Method,
-    NonPrivate,
     Observer,
     Params,
-    Release,
     Reply,
     Sizes,
-    Times,
     Unit,
     check_choice,
     check_clip,
@@ -42,46 +38,14 @@ from tacit.core import (
     task,
 )
 from tacit.local.sgd import SGD, clipped_gradient
+from tacit.methods import ldp_fl_claims as paper
+from tacit.methods.dp_fedavg import Update as Sent
 from tacit.methods.fedavg import State
-from tacit.privacy import rules
-from tacit.privacy.claimed import ldp_fl_claims, ldp_fl_ratio, ldp_fl_sigma, performance_loss
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import (
-    claimed_gaussian,
-    gaussian,
-    gaussian_update,
-    update_z,
-)
+from tacit.privacy.mechanisms import update_z
+from tacit.privacy.rules import AsPublished, Noised, Update
 
 MODES = ("dp-sgd", "gradient", "update", "paper")
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What a client is promised, and how the noise for it is found."""
-
-    mode: str
-    epsilon: float
-    delta: float
-    clip: float
-    T: int  # rounds
-    K: int  # of which a client takes part in, at most
-    q: float  # the share of clients in a round; used by the paper's formula only
-    relation: str
-
-    @property
-    def z(self) -> float:
-        """The noise multiplier of one release in each of K rounds.
-
-        If an example is replaced, a sum moves by 2C, and so does an update by other data.
-        """
-        mu = float(gdp_mu(self.epsilon, self.delta) / self.K**0.5)
-        twice = self.mode == "gradient" and self.relation == "replace"
-        return update_z(mu) if self.mode == "update" or twice else 1 / mu
-
-    def private(self, sgd: SGD, m: int) -> SGD:
-        """The local training of a client with m examples as DP-SGD."""
-        return sgd.costing(self.epsilon, clip=self.clip, n=m, times=self.K, delta=self.delta)
 
 
 @dataclass(frozen=True)
@@ -106,11 +70,13 @@ class LDPFL(Method):
         check_clip("clip", self.clip)
         if self.epsilons and self.epsilon != LDPFL.epsilon:
             raise BadInput(
-                f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already (epsilons)"
+                f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already "
+                "(epsilons)"
             )
         if self.mode != "gradient" and self.relation != LDPFL.relation:
             raise BadInput(
-                f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, only in 'gradient'"
+                f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, "
+                "only in 'gradient'"
             )
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
@@ -129,88 +95,54 @@ class LDPFL(Method):
         N = len(cohort.everyone)
         q = (self.per_round or N) / N
         K = most_rounds(cohort, some(self.per_round), self.rounds)
-        promise = self.promise(K, q, cohort.delta)
         for t in range(s.round, self.rounds):
-            S = cohort.sample(some(self.per_round), t)
-            call = train(x=s.x, promise=promise, epsilons=list(self.epsilons), sgd=self.sgd)
-            replies = cohort.ask(call, S)
+            call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
+            replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def promise(self, K: int, q: float, delta: float) -> Promise:
-        return Promise(self.mode, self.epsilon, delta, self.clip, self.rounds, K, q, self.relation)
+    def rule(
+        self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
+    ) -> SGD | AsPublished | Noised | Update:
+        """Return how a client sends; q, the share of clients in a round, is for the paper only."""
+        eps = self.epsilon_of(client)
+        C = self.clip
+        if self.mode == "dp-sgd":
+            return self.sgd.costing(eps, clip=C, n=n, times=K, delta=delta)
+        if self.mode == "paper":
+            sd = paper.sigma(C, n, self.rounds, q, eps, delta)
+            return AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
+        mu = float(gdp_mu(eps, delta) / K**0.5)
+        if self.mode == "update":
+            return Update("ldp_fl update", C, update_z(mu))
+        # if an example is replaced, the sum moves by 2C
+        return Noised("ldp_fl gradient", C, (2 if self.relation == "replace" else 1) / mu)
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        each = zip(sizes, cycle(self.epsilons or (self.epsilon,)), strict=False)
-        promise = self.promise(max(times.values()), 1.0, delta)
-        promises = {client: replace(promise, epsilon=eps) for client, eps in each}
-        return [
-            line
-            for c, p in promises.items()
-            if times[c]
-            for line in self._lines(p, c, sizes[c], times[c])
-        ]
-
-    def _lines(self, p: Promise, client: str, m: int, times: int) -> list[Release]:
-        """What the ledger of a client with m examples will say after so many rounds."""
-        if p.mode == "dp-sgd":
-            return p.private(self.sgd, m).lines(client, m, times)
-        rounds = ((0, times - 1),)
-        if p.mode == "update":
-            return rules.Update("ldp_fl update", p.clip, p.z).lines(client, m, times)
-        event = NonPrivate(why(p.epsilon, self.sgd)) if p.mode == "paper" else Gaussian(p.z)
-        return [Release(p.mode, "example", client, "server", event, rounds)]
+    def epsilon_of(self, client: ClientId) -> float:
+        """Return a client's own epsilon."""
+        return self.epsilons[int(client) % len(self.epsilons)] if self.epsilons else self.epsilon
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        return ldp_fl_claims(self.rounds, self.epsilon, self.sgd.epochs, delta)
+        return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)
 
     def performance_loss(self, sizes: Sizes, delta: float) -> float:
         """The paper's own diagnostic, P = sum_i exp(sum_t alpha(1)); not a privacy quantity."""
-        return performance_loss(
-            [ldp_fl_ratio(self.rounds, self.epsilon, delta)] * len(sizes), self.rounds
-        )
-
-
-def why(epsilon: float, sgd: SGD) -> str:
-    return f"claimed eps {epsilon:g}, but 2C/m bounds one averaged full-batch gradient, not {sgd.epochs} epochs of SGD"
-
-
-@dataclass(frozen=True)
-class Update:
-    dx: Params
+        ratio = paper.ratio(self.rounds, self.epsilon, delta)
+        return paper.performance_loss([ratio] * len(sizes), self.rounds)
 
 
 @task
-def train(
-    me: Client, x: Params, promise: Promise, epsilons: list[float], sgd: SGD
-) -> Reply[Update]:
-    p = replace(promise, epsilon=epsilons[int(me.id) % len(epsilons)]) if epsilons else promise
-    release = {
-        "paper": as_published,
-        "gradient": by_gradient,
-        "dp-sgd": by_dp_sgd,
-        "update": by_update,
-    }[p.mode]
-    return Reply(Update(release(me, x, p, sgd)))
-
-
-def as_published(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    y, _ = sgd.fit(me, x, grad=lambda g, y: g.clipped(p.clip))
-    sd = ldp_fl_sigma(p.clip, me.size, p.T, p.q, p.epsilon, p.delta)
-    return claimed_gaussian(me, "ldp_fl weights", y, sd=sd, why=why(p.epsilon, sgd)) - x
-
-
-def by_gradient(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    total = clipped_gradient(me, x, p.clip)
-    g = gaussian(me, "ldp_fl gradient", total, sensitivity=p.clip, z=p.z) / me.size
-    return (-sgd.lr) * g
-
-
-def by_dp_sgd(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    y, _ = p.private(sgd, me.size).fit(me, x)
-    return y - x
-
-
-def by_update(me: Client, x: Params, p: Promise, sgd: SGD) -> Params:
-    y, _ = sgd.fit(me, x)
-    return gaussian_update(me, "ldp_fl update", y - x, clip=p.clip, z=p.z)
+def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) -> Reply[Sent]:
+    sgd = method.sgd
+    rule = method.rule(me.id, me.size, K, delta, q)
+    if isinstance(rule, SGD):  # every step is released
+        y, _ = rule.fit(me, x)
+        return Reply(Sent(y - x))
+    if method.mode == "gradient":
+        g = rule.send(me, clipped_gradient(me, x, method.clip)) / me.size
+        return Reply(Sent((-sgd.lr) * g))
+    if method.mode == "update":
+        y, _ = sgd.fit(me, x)
+        return Reply(Sent(rule.send(me, y - x)))
+    y, _ = sgd.fit(me, x, grad=lambda g, y: g.clipped(method.clip))
+    return Reply(Sent(rule.send(me, y) - x))

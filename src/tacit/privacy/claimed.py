@@ -6,7 +6,6 @@ Nothing here certifies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import partial
 
 from tacit.core import Gaussian, Sampling, check_number
@@ -54,47 +53,6 @@ def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:
     if z < 0.04:  # e^625 and more
         return math.inf
     return gdp_epsilon(q * math.sqrt(steps * math.expm1(z**-2)), delta)
-
-
-def ldp_fl_sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: float) -> float:
-    """Return LDP-FL's noise: sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps."""
-    return 2 * clip / m * math.sqrt(2 * q * rounds * math.log(1 / delta)) / epsilon
-
-
-def ldp_fl_ratio(rounds: int, epsilon: float, delta: float) -> float:
-    """Return 2C/m over LDP-FL's own sigma, for q = 1."""
-    check_number("rounds", rounds, at_least=1)
-    return float(epsilon / (2 * rounds * math.log(1 / delta)) ** 0.5)
-
-
-def ldp_fl_claims(
-    rounds: int, epsilon: float, epochs: int, delta: float
-) -> list[tuple[str, float, str]]:
-    """Return what LDP-FL's epsilon comes to, if its sensitivity were right, and what is wrong with that."""
-    ratio = ldp_fl_ratio(rounds, epsilon, delta)
-    return [
-        (
-            "published",
-            epsilon,
-            "as the paper states it, for sigma = (2C/m) sqrt(2 q T ln(1/delta)) / eps",
-        ),
-        ("moments", moments_epsilon(ratio, rounds, delta=delta), "if 2C/m were the sensitivity"),
-        ("exact GDP", gdp_epsilon(ratio * rounds**0.5, delta), "if 2C/m were the sensitivity"),
-        (
-            "certified",
-            math.inf,
-            f"2C/m is the sensitivity of one averaged full-batch gradient, not of {epochs} epochs of SGD; "
-            "a logistic regression with a claimed eps of 1 really spends more than 10",
-        ),
-    ]
-
-
-def performance_loss(ratios: Iterable[float], rounds: int, q: float = 1.0, order: int = 1) -> float:
-    """Return LDP-FL's P = sum_i exp(sum_t alpha(lambda)).
-
-    The paper's diagnostic, not a privacy quantity.
-    """
-    return sum(math.exp(min(700.0, rounds * log_moment(order, ratio, q))) for ratio in ratios)
 
 
 def kd_dpfl_sigma(C: float, n: int, epsilon: float, delta: float) -> float:

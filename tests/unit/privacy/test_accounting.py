@@ -28,6 +28,7 @@ from tacit.core import (
     Release,
     Sampling,
 )
+from tacit.methods.ldp_fl_claims import performance_loss, sigma
 from tacit.privacy.accounting import (
     OBSERVERS,
     RELATIONS,
@@ -41,7 +42,7 @@ from tacit.privacy.accounting import (
 )
 from tacit.privacy.bounds import rdp_epsilon
 from tacit.privacy.calibrate import noise_for, rate_for, spend, steps_for
-from tacit.privacy.claimed import ldp_fl_sigma, log_moment, moments_epsilon, performance_loss
+from tacit.privacy.claimed import log_moment, moments_epsilon
 from tacit.privacy.gdp import gdp_epsilon, gdp_log_delta, gdp_mu
 from tacit.privacy.pld import pld_epsilon
 from tacit.privacy.reasons import reason
@@ -595,7 +596,7 @@ def test_what_ldp_fl_claims_and_what_its_formula_would_give():
     """Claimed 4: the moments say 4.35, exact GDP 3.55, if 2C/m were the sensitivity."""
     T, claimed = 150, 4.0
     z = math.sqrt(2 * T * math.log(1 / DELTA)) / claimed
-    assert ldp_fl_sigma(1.0, 500, T, 1.0, claimed, DELTA) == pytest.approx(z * 2 / 500)
+    assert sigma(1.0, 500, T, 1.0, claimed, DELTA) == pytest.approx(z * 2 / 500)
     assert moments_epsilon(1 / z, T, delta=DELTA) == pytest.approx(4.35, abs=0.005)
     assert gdp_epsilon(math.sqrt(T) / z, DELTA) == pytest.approx(3.55, abs=0.005)
     assert moments_epsilon(1 / z, T, delta=DELTA) >= gdp_epsilon(math.sqrt(T) / z, DELTA)

@@ -19,11 +19,11 @@ from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local import sgd as sgd_module
 from tacit.local.sgd import SGD
-from tacit.methods import ldp_fl
+from tacit.methods import LDPFL, ldp_fl, ldp_fl_claims
+from tacit.methods.ldp_fl_claims import sigma
 from tacit.models import build
 from tacit.privacy import epsilon, gdp_epsilon, mechanisms
 from tacit.privacy.audit import differences, judge, projection, repeated, spread
-from tacit.privacy.claimed import ldp_fl_sigma
 from tacit.privacy.mechanisms import (
     PrivateSteps,
     discrete_laplace,
@@ -339,12 +339,10 @@ def test_dp_sgd_on_poisson_samples(holds):
 
 def test_the_gradient_mode_of_ldp_fl(holds):
     """The reply is divided by the public size: multiplied by it again, the sum is left."""
-    p = ldp_fl.Promise("gradient", 8.0, DELTA, 1.0, 1, 1, 1.0, "zero-out")
 
     def fit(me, noise):
-        got = ldp_fl.by_gradient(
-            me, X0, replace(p, epsilon=p.epsilon if noise else 1e6), SGD(lr=1.0)
-        )
+        method = LDPFL(mode="gradient", epsilon=8.0 if noise else 1e6, sgd=SGD(lr=1.0))
+        got = ldp_fl.train.fn(me, X0, method, K=1, q=1.0, delta=DELTA).sent.dx
         return got * float(me.size)
 
     ledger = Ledger()
@@ -508,10 +506,11 @@ def neighbours(size):
 def published(data, lr, monkeypatch, claimed=1.0):
     """Return what LDP-FL's own code trains, and the noise that its formula asks for."""
     sds = []
-    monkeypatch.setattr(ldp_fl, "ldp_fl_sigma", lambda *a: sds.append(ldp_fl_sigma(*a)) or 0.0)
-    p = ldp_fl.Promise("paper", claimed, DELTA, 1.0, 1, 1, 1.0, "replace")
+    monkeypatch.setattr(ldp_fl_claims, "sigma", lambda *a: sds.append(sigma(*a)) or 0.0)
+    local = SGD(lr=lr, epochs=EPOCHS, batch=BATCH)
+    method = LDPFL(mode="paper", rounds=1, epsilon=claimed, sgd=local)
     me = me_(3, False, data=data, model=NET)
-    dx = ldp_fl.as_published(me, X0, p, SGD(lr=lr, epochs=EPOCHS, batch=BATCH))
+    dx = ldp_fl.train.fn(me, X0, method, K=1, q=1.0, delta=DELTA).sent.dx
     assert [type(line.event) for line in me.spent] == [NonPrivate]
     assert epsilon(me.spent, unit="example", observer="server", delta=DELTA) == math.inf
     return dx, sds[0]
