@@ -127,9 +127,10 @@ class Site:
         world = self._world(charter, head.client)
         self._check(kind, world, head, call)
         store = world.store(head.client)
+        kept = _kept(store, head)
         with torch.random.fork_rng(devices=[]):
             if kind == "ask":
-                self._check_price(charter, world, head, call)
+                self._check_price(charter, world, head, call, kept)
             self._check_order(store, head)
             log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
@@ -150,16 +151,21 @@ class Site:
             raise Refused("policy: this site's owner has agreed to nothing yet")
         return self.policy
 
-    def _check_price(self, charter: Charter, world: World, head: Head, call: Call[Any]) -> None:
+    def _check_price(
+        self,
+        charter: Charter,
+        world: World,
+        head: Head,
+        call: Call[Any],
+        kept: Mapping[str, Any],
+    ) -> None:
         """Refuse what would pass a budget before any work on data."""
         budgets = (self.budget, self._agreed().run_budget, charter.budget or math.inf)
         if min(budgets) == math.inf:
             return
         if charter not in self._prices:
             self._prices = {charter: Beforehand.of(world, head.client)}
-        store = world.store(head.client)
-        kept = store.kept(head.accepted)
-        self._prices[charter].check(head, call, kept, store.ledger())
+        self._prices[charter].check(head, call, kept, world.store(head.client).ledger())
 
     def _world(self, charter: Charter, client: ClientId) -> World:
         """Return this site as a client of a run. The first message of a run fixes its charter."""
@@ -282,6 +288,15 @@ def _refused(refusal: Refusal) -> TacitError:
         return error
     log.error("failed: %s", refusal.words)
     return Refused("this site failed to do it; see its log")
+
+
+def _kept(store: ClientStore, head: Head) -> Mapping[str, Any]:
+    """Return the state that the server says it has accepted; where it lies here is told nobody."""
+    try:
+        return store.kept(head.accepted)
+    except BadInput as e:
+        log.warning("%s", e)
+        raise Refused(f"accepted = {head.accepted!r}: this site keeps no such state") from None
 
 
 def _dict(about: Mapping[str, Any], key: str) -> dict[str, Any]:

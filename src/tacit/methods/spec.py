@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
@@ -25,7 +26,7 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
     _check_keys(cls, raw, where)
     try:
         text = json.dumps(raw, default=_plain)  # strict Python mode takes no plain dicts
-        return TypeAdapter(cls).validate_json(text, strict=True)
+        return _adapter(cls).validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
@@ -37,6 +38,12 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
             ]
         )
         raise BadInput(f"{at} = {first['input']!r}: {first['msg'].lower()}") from None
+
+
+@cache
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    """Return what checks a dataclass; making it takes as long as answering a small request."""
+    return TypeAdapter(cls)
 
 
 def _plain(value: Any) -> Any:
