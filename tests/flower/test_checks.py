@@ -212,7 +212,7 @@ def test_a_budget_for_whole_clients_is_told_to_sites_and_kept(site):
     setting = Setting(model="mlp", noise="os", budget=1.0)
     charter = venue(0, site.facts(), experiment=Experiment(method, setting)).charter()
     assert (charter.budget, charter.unit, charter.observer) == (1.0, "client", "server")
-    update = ldp_train(x=X, promise=method.promise(4, 1.0, 1e-5), epsilons=[], sgd=SGD())
+    update = ldp_train(x=X, method=method, K=4, q=1.0, delta=1e-5)
     with pytest.raises(BudgetReached):
         ask(site, update, charter=replace(CHARTER, budget=1.0, unit="client"))
     ask(site, update, charter=replace(CHARTER, budget=20.0, unit="client", run="e" * 16))

@@ -76,10 +76,10 @@ MOVES = {
         x=x, sgd=sgd, images=FEW.x, sub=2, scale=1.0, kind="gaussian"
     ),
     "update": lambda x, sgd: ldp_fl.train(
-        x=x, promise=ldp_fl.LDPFL(mode="update").promise(2, 1.0, 1e-5), epsilons=[], sgd=sgd
+        x=x, method=ldp_fl.LDPFL(mode="update"), K=2, q=1.0, delta=1e-5
     ),
     "gradient": lambda x, sgd: ldp_fl.train(
-        x=x, promise=ldp_fl.LDPFL(mode="gradient").promise(2, 1.0, 1e-5), epsilons=[], sgd=sgd
+        x=x, method=ldp_fl.LDPFL(mode="gradient"), K=2, q=1.0, delta=1e-5
     ),
     "udp": lambda x, sgd: udp.train(x=x, method=udp.UDP(), left=2, delta=1e-5),
     "nbafl": lambda x, sgd: nbafl.train(x=x, method=nbafl.NbAFL(), K=2, delta=1e-5),
@@ -213,7 +213,7 @@ def _load_some(model, x):
 
 
 @settings(max_examples=300, phases=[Phase.generate], **QUICK)
-@given(st.lists(moves(*CHAIN), min_size=3, max_size=5))
+@given(st.lists(moves(*CHAIN), min_size=6, max_size=6))
 def chains(asked):
     conversation(asked, 0.5)
 

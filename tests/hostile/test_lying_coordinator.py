@@ -65,8 +65,7 @@ def test_a_record_cannot_be_left_in_memory_and_fetched(site):
     [
         train(x=X, sgd=STEAL),
         train(x=X, sgd=replace(PRIVATE, z=0.01)),
-        ldp_train(x=X, promise=LDPFL(mode="update", epsilon=50.0).promise(1, 1.0, 1e-5),
-                  epsilons=[], sgd=SGD()),
+        ldp_train(x=X, method=LDPFL(mode="update", epsilon=50.0), K=1, q=1.0, delta=1e-5),
         synthesise(how=DAFL(pool_epsilon=30.0), delta=1e-5),
     ],
     ids=["raw", "dp-sgd", "update", "moments"],

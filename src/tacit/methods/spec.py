@@ -26,7 +26,8 @@ def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
     _check_keys(cls, raw, where)
     try:
         text = json.dumps(raw, default=_plain)  # strict Python mode takes no plain dicts
-        return _adapter(cls).validate_json(text, strict=True)
+        adapter = _adapter(cls)  # type: ignore[arg-type]  # a class is hashable
+        return adapter.validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
