@@ -328,7 +328,7 @@ def test_the_gate_closes_quietly_while_a_site_waits(caplog):
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         gate = Gate(f"http://127.0.0.1:{silent.getsockname()[1]}", keys=None, limit=1 << 20)
         port = free_port()
-        gate.serve("127.0.0.1", port, None)
+        gate.serve("127.0.0.1", port)
         url = f"http://127.0.0.1:{port}/v1/fleet/pull-messages"
         waiting = pool.submit(httpx.post, url, content=b"anything", trust_env=False)
         forwarded, _ = silent.accept()  # the call has come through, and nobody answers it

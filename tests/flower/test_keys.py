@@ -1,8 +1,10 @@
 """Keys: who may connect, under which name."""
 
+import os
 import stat
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -12,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tacit.apps import keys
+from tacit.apps.private_files import keep_private
 from tacit.cli.main import call
 from tacit.core import BadInput
 
@@ -26,14 +29,13 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("hospital-a  ecdsa-sha2-nistp384 ")
     for secret in ("keys/ca.key", "keys/server.key", "hospital-a.key"):
         assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
-    assert keys.public_pems(tmp_path / "keys")["hospital-a"] == keys.read_private(
-        tmp_path / "hospital-a.key"
-    ).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    private = keys.read_private(tmp_path / "hospital-a.key")
+    assert keys.public_keys(tmp_path / "keys")["hospital-a"] == private.public_key()
     assert call(["keys", "remove", "keys", "hospital-a"]) == 0
     assert keys.register_of(tmp_path / "keys") == {}
 
 
-@pytest.mark.parametrize("word", ["init", "new", "add", "remove", "list"])
+@pytest.mark.parametrize("word", ["init", "new", "add", "remove", "revoke", "renew", "list"])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_makes_nothing(tmp_path, monkeypatch, capsys, word, flag):
     monkeypatch.chdir(tmp_path)
@@ -60,6 +62,11 @@ def test_help_makes_nothing(tmp_path, monkeypatch, capsys, word, flag):
         ["add", "keys", "hospital-b", "missing.pub"],
         ["add", "keys", "hospital-b"],
         ["remove", "keys", "hospital-b"],
+        ["init", "other", "ünï.example"],
+        ["init", "other", "a b"],
+        ["init", "other", "evil\x1b[31m"],
+        ["revoke", "keys", "hospital-b"],
+        ["renew", "nowhere"],
         ["list", "nowhere"],
         ["steal"],
     ],
@@ -78,6 +85,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch, capsys, ar
     assert call(["keys", *args]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert (tmp_path / "keys" / "sites.json").read_bytes() == before
+    assert not (tmp_path / "other").exists()
 
 
 HERE = "join --server 127.0.0.1:9092 --name a --data digits"
@@ -119,6 +127,10 @@ def test_a_register_that_is_damaged_or_cannot_be_read(tmp_path):
     (tmp_path / "sites.json").write_text("{")
     with pytest.raises(BadInput, match=r"sites\.json': not JSON"):
         keys.register_of(tmp_path)
+    for other in ("[]", '{"a": 3}', "null"):
+        (tmp_path / "sites.json").write_text(other)
+        with pytest.raises(BadInput, match=r"sites\.json': must be names with public keys"):
+            keys.register_of(tmp_path)
     (tmp_path / "sites.json").unlink()
     (tmp_path / "sites.json").mkdir()
     with pytest.raises(BadInput, match=r"sites\.json': cannot be read"):
@@ -135,3 +147,85 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path):
     private.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     with pytest.raises(BadInput, match="not a private key of the kind"):
         keys.read_private(private)
+
+
+def test_a_revoked_key_cannot_be_registered_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line in ("init keys", "new a", "add keys a a.pub", "revoke keys a", "new b"):
+        assert call(["keys", *line.split()]) == 0
+    assert keys.register_of(tmp_path / "keys") == {}
+    capsys.readouterr()
+    for name in ("a", "c"):
+        assert call(["keys", "add", "keys", name, "a.pub"]) == 2
+        assert "this key was revoked" in capsys.readouterr().err
+    assert call(["keys", "add", "keys", "a", "b.pub"]) == 0  # the same site, with a new key
+
+
+def certificate(folder, name):
+    return x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
+
+
+def alternatives(made):
+    return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def test_certificates_last_90_days_and_are_renewed_for_the_same_hosts(tmp_path):
+    keys.make_authority(tmp_path, ["fl.example.org", "192.0.2.7"])
+    server, ca = certificate(tmp_path, "server"), certificate(tmp_path, "ca")
+    assert 89 <= keys.left(server).days <= 90
+    assert keys.check_certificate(tmp_path) == ""
+    assert keys.renew(tmp_path) is False
+    again = certificate(tmp_path, "server")
+    assert again.serial_number != server.serial_number
+    assert again.public_key() != server.public_key()
+    assert alternatives(again) == alternatives(server)
+    assert certificate(tmp_path, "ca") == ca
+    again.verify_directly_issued_by(ca)
+
+
+def test_an_authority_that_ends_soon_is_renewed_with_its_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "AUTHORITY_DAYS", 60)
+    keys.make_authority(tmp_path, [])
+    old = (tmp_path / "ca.crt").read_bytes()
+    monkeypatch.undo()
+    assert keys.renew(tmp_path) is True
+    new = (tmp_path / "ca.crt").read_bytes()
+    assert new != old
+    assert keys.authority_of(new) == keys.authority_of(old)  # signatures stay valid
+    # a site that still has the old one is not shut out
+    certificate(tmp_path, "server").verify_directly_issued_by(x509.load_pem_x509_certificate(old))
+
+
+def test_a_certificate_that_ends_is_said_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "SERVER_DAYS", 10)
+    keys.make_authority(tmp_path, [])
+    assert keys.check_certificate(tmp_path).startswith("the server's certificate ends in 9 days")
+    monkeypatch.setattr(keys, "SERVER_DAYS", 0)
+    keys.renew(tmp_path)
+    with pytest.raises(BadInput, match="has expired; `tacit keys renew"):
+        keys.check_certificate(tmp_path)
+
+
+def test_stores_are_for_one_account(tmp_path):
+    """Also those that an earlier version left readable; links are not followed."""
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    outside.chmod(0o644)
+    (tmp_path / "store" / "run" / "1").mkdir(parents=True)
+    (tmp_path / "store" / "run" / "1" / "ledger.jsonl").touch(0o644)
+    (tmp_path / "store" / "link").symlink_to(outside)
+    before = os.umask(0o022)
+    try:
+        keep_private(tmp_path / "store")
+        (tmp_path / "store" / "new.db").touch()
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "store").rglob("*")}
+    assert modes == {
+        "run": 0o700,
+        "1": 0o700,
+        "ledger.jsonl": 0o600,
+        "link": 0o644,
+        "new.db": 0o600,
+    }
+    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import ssl
 import threading
 import time
@@ -17,40 +18,40 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
+
+from tacit.apps.flower_internals import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
+    FleetHttpClient,
+    Node,
+    NodeAuthHttpInterceptor,
+    ObjectTree,
+    ProtobufCall,
+    ProtobufRequestContext,
     PullMessagesRequest,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
+    RuntimeVersionHttpInterceptor,
+    SendNodeHeartbeatRequest,
+    add_headers,
+    generate_key_pairs,
     get_all_nested_objects,
     get_object_tree,
+    inflate_object_from_contents,
     iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    inflate_object_from_contents,
+    message_from_proto,
+    message_to_proto,
+    no_object_id_recompute,
+    public_key_to_bytes,
     pull_objects,
     push_objects,
+    remove_content_from_message,
 )
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-
-from tacit.apps.keys import PrivateKey
+from tacit.apps.keys import PrivateKey, authority_of
+from tacit.apps.signing import CLOCK, TOLERANCE, Signer
 from tacit.apps.site import Site
 from tacit.core import BadInput, TacitError
 from tacit.engines.flower import TYPE, letter, packed
@@ -101,13 +102,10 @@ class Fleet:
     def _give_up_or_go_on(self, error: Exception, seconds: float) -> None:
         text = " ".join(str(error).split())
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            raise NoConnection(
-                f"server = {self.server}: its certificate is not of the authority in --ca ({text})"
-            )
+            why = "has expired" if "expired" in text else "is not of the authority in --ca"
+            raise NoConnection(f"server = {self.server}: its certificate {why} ({text})")
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
-            raise NoConnection(
-                f"server = {self.server}: refuses this site's key; is it registered?"
-            )
+            raise NoConnection(f"server = {self.server}: {_refusal(error.response)}")
         if seconds > self.patience:
             raise NoConnection(
                 f"server = {self.server}: no connection for {seconds:.0f} s ({text})"
@@ -115,13 +113,45 @@ class Fleet:
         log.warning("no connection to %s (%s); trying again", self.server, text)
 
     def _connect(self) -> Session:
-        private, public = (self.key, self.key.public_key()) if self.key else generate_key_pairs()
-        signed: list[Any] = [
-            RuntimeVersionHttpInterceptor(component_name="tacit"),
-            NodeAuthHttpInterceptor(private, public),
-        ]
-        client = FleetHttpClient.from_server_address(self.server, self.ca is None, self.ca, signed)
-        return Session(client, public_key_to_bytes(public), self.key is None, self.stop)
+        version = RuntimeVersionHttpInterceptor(component_name="tacit")
+        if self.key and self.ca:
+            signed: Any = Signed(Signer(self.key, authority_of(self.ca)))
+            public = b""  # to Flower the gate is this site, with a key of its own
+        else:
+            private, made = generate_key_pairs()
+            signed = NodeAuthHttpInterceptor(private, made)
+            public = public_key_to_bytes(made)
+        client = FleetHttpClient.from_server_address(
+            self.server, self.ca is None, self.ca, [version, signed]
+        )
+        return Session(client, public, self.key is None, self.stop)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Has every request signed, also when it is made again."""
+
+    signer: Signer
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Sign a request and send it."""
+        request = context.request
+        headers = self.signer.headers(request.method, request.url.path, request.content)
+        add_headers(request, headers)
+        return call_next(context)
+
+
+def _refusal(response: httpx.Response) -> str:
+    """Say why the coordinator does not want this site, in words of our own."""
+    ahead = response.headers.get(CLOCK, "")
+    if not re.fullmatch(r"-?[0-9]{1,12}", ahead):
+        return "refuses this site's key; is it registered?"
+    side = "behind" if ahead.startswith("-") else "ahead of"
+    seconds = int(ahead.lstrip("-"))
+    return (
+        f"clock: this machine's is {seconds:,} s {side} the coordinator's: "
+        f"must be within {TOLERANCE:g} s"
+    )
 
 
 @dataclass

@@ -4,27 +4,24 @@ It lets registered sites reach Flower's Fleet API, and nobody reach anything els
 
 Flower serves its fleet, control and runtime APIs at one address, and whoever reaches the control
 API can submit code. So Flower listens on loopback alone, and this gate, on the public address,
-passes on the calls that a site makes.
+passes on the calls that a site makes. It knows a site by its signature, and is that site to Flower.
 """
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import contextlib
-import logging
 import ssl
-import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
-import uvicorn
 
-from tacit.core import BadInput
+from tacit.apps.flower_internals import as_node, node_key, signed_time
+from tacit.apps.keys import PrivateKey
+from tacit.apps.listener import Answer, Denied, Limits, Listener, Request
+from tacit.apps.signing import Guard, matches
 
 PREFIX = "/v1/fleet/"
 CALLS = frozenset(
@@ -41,139 +38,128 @@ CALLS = frozenset(
 )
 SELF_REGISTRATION = frozenset(["register-node", "unregister-node"])  # without keys, on loopback
 REQUEST = 16 << 20  # bytes of one call at most; Flower sends arrays in chunks of 5 MiB
-HEADERS = frozenset(
-    ["content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp"]
-)
-log = logging.getLogger("tacit.gate")
+HEADERS = frozenset(["content-type", "accept"])  # that are passed on
+ANYBODY = Limits(per_key=1 << 20)  # without keys: all connections count as one site's
+FRESH = 60.0  # seconds for which the gate uses a signature of its own towards Flower
+
+
+@dataclass
+class Badge:
+    """A site as Flower knows it: by a key that the gate made, and that never leaves it."""
+
+    private: PrivateKey = field(default_factory=node_key)
+    _signed: dict[str, str] = field(default_factory=dict)
+    _since: float = -FRESH
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers by which Flower knows a node."""
+        if time.monotonic() - self._since >= FRESH:
+            self._signed = signed_time(self.private)
+            self._since = time.monotonic()
+        return self._signed
 
 
 class Gate:
-    """An ASGI application that forwards, and the thread that serves it."""
+    """Checks who calls what, and forwards."""
 
     def __init__(
-        self, inside: str, *, keys: Collection[bytes] | None, limit: int, ca: Path | None = None
+        self,
+        inside: str,
+        *,
+        keys: Path | None,  # the coordinator's folder of keys; None: anybody, on loopback
+        limit: int,  # bytes of one message
+        badges: Mapping[str, Badge] | None = None,  # of the sites, by name
+        limits: Limits | None = None,
     ) -> None:
-        self.inside, self.limit = inside, limit
-        self.keys = None if keys is None else {base64.b64encode(k).decode() for k in keys}
-        self.calls = CALLS if keys is not None else CALLS | SELF_REGISTRATION
-        self.pushed: Counter[str] = Counter()  # bytes of the message that each key is sending
+        self.inside, self.limit, self.keys = inside, limit, keys
+        self.guard = Guard(keys) if keys else None
+        self.badges = badges or {}
+        self.calls = CALLS if keys else CALLS | SELF_REGISTRATION
+        self.pushed: Counter[str] = Counter()  # bytes of the message that each site is sending
         self.bytes_in = self.bytes_out = 0
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-        verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
-        self.client = httpx.AsyncClient(
-            base_url=inside, verify=verify, timeout=60.0, trust_env=False
+        self._context: ssl.SSLContext | None = None
+        self._since = 0  # when its certificate was written
+        self._client = httpx.AsyncClient(
+            base_url=inside,
+            timeout=60.0,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=64),
         )
+        allowed = limits or (Limits() if keys else ANYBODY)
+        self._listener = Listener(self._reply, allowed, self._client.aclose)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        try:
-            await self._reply(scope, receive, send)
-        # the gate closes; a site may ask again, if there is somebody again
-        except asyncio.CancelledError:
-            with contextlib.suppress(RuntimeError):  # an answer had begun
-                await _answer(send, 503, b"closing")
-
-    async def _reply(self, scope: Any, receive: Any, send: Any) -> None:
-        call = scope["path"].removeprefix(PREFIX)
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-        if (
-            scope["method"] != "POST"
-            or not scope["path"].startswith(PREFIX)
-            or call not in self.calls
-        ):
-            log.warning("refused %s %s from %s", scope["method"], scope["path"], scope["client"])
-            return await _answer(send, 404, b"not here")
-        key = headers.get("flwr-public-key", "")
-        if self.keys is not None and key not in self.keys:
-            log.warning("refused an unknown key from %s", scope["client"])
-            return await _answer(send, 403, b"unknown key")
-        body = await _body(receive, REQUEST)
-        if body is None or not self._admits(call, key, len(body)):
-            log.warning("refused a message from %s: too large", scope["client"])
-            return await _answer(send, 413, b"too large")
-        status, content, kind = await self._forward(scope["path"], body, headers)
+    async def _reply(self, request: Request) -> Answer:
+        call = self._call(request)
+        name = self._name(request)
+        request.admit(name)
+        body = await request.body(REQUEST)
+        if self.guard and not matches(body, request.headers):
+            raise Denied(403, "not the body that was signed")
+        if not self._admits(call, name, len(body)):
+            self._listener.told.warn("refused a message of %s: too large", name)
+            raise Denied(413, "too large")
+        answer = await self._forward(request, name, call, body)
         self.bytes_in += len(body)
-        self.bytes_out += len(content)
-        await _answer(send, status, content, kind)
+        self.bytes_out += len(answer.content)
+        return answer
 
-    def _admits(self, call: str, key: str, size: int) -> bool:
+    def _call(self, request: Request) -> str:
+        call = request.path.removeprefix(PREFIX)
+        ours = request.path.startswith(PREFIX) and call in self.calls
+        if request.method != "POST" or not ours:
+            about = (request.method, request.path, request.address)
+            self._listener.told.warn("refused %s %s from %s", *about)
+            raise Denied(404, "not here")
+        return call
+
+    def _name(self, request: Request) -> str:
+        """Return which site calls; without keys, what it says."""
+        if self.guard is None:
+            return request.headers.get("flwr-public-key", "")
+        try:
+            return self.guard.check(request.method, request.path, request.headers)
+        except Denied as e:
+            self._listener.told.warn("refused a call from %s: %s", request.address, e)
+            raise
+
+    def _admits(self, call: str, name: str, size: int) -> bool:
         """Count what a site pushes for one message, and tell whether that is within the limit."""
         if call == "push-messages":
-            self.pushed[key] = 0
+            self.pushed[name] = 0
         if call != "push-object":
             return True
-        self.pushed[key] += size
+        self.pushed[name] += size
         # a message's own parts come on top of its payload
-        return self.pushed[key] <= self.limit + REQUEST
+        return self.pushed[name] <= self.limit + REQUEST
 
-    async def _forward(
-        self, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, bytes, str]:
-        kept = {k: v for k, v in headers.items() if k in HEADERS or k.startswith("flwr-")}
+    async def _forward(self, request: Request, name: str, call: str, body: bytes) -> Answer:
+        kept = {k: v for k, v in request.headers.items() if k in HEADERS or k.startswith("flwr-")}
+        if badge := self.badges.get(name):
+            kept |= badge.headers()
+            if call == "activate-node":
+                body = as_node(body, badge.private)
         try:
-            answer = await self.client.post(path, content=body, headers=kept)
+            answer = await self._client.post(request.path, content=body, headers=kept)
         except httpx.TransportError:
-            return 503, b"starting", "text/plain"
-        return answer.status_code, answer.content, answer.headers.get("content-type", "")
+            return Answer(503, b"starting")
+        kind = answer.headers.get("content-type", "")
+        return Answer(answer.status_code, answer.content, kind)
 
-    def serve(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
+    def serve(self, host: str, port: int) -> None:
         """Listen in a thread of its own; return when sites can connect."""
-        files: Any = (
-            {"ssl_certfile": str(certificate[0]), "ssl_keyfile": str(certificate[1])}
-            if certificate
-            else {}
-        )
-        quiet: Any = {
-            "log_config": None,
-            "access_log": False,
-            "lifespan": "off",
-            "ws": "none",
-            "server_header": False,
-        }
-        server = uvicorn.Server(
-            uvicorn.Config(self, host=host, port=port, limit_concurrency=1000, **files, **quiet)
-        )
-        failed: list[BaseException] = []
+        self._listener.start(host, port, self._tls if self.keys else None)
 
-        def run() -> None:
-            try:
-                server.run()
-            except BaseException as e:
-                failed.append(e)
-
-        self._server, self._thread = server, threading.Thread(target=run, name="gate", daemon=True)
-        self._thread.start()
-        while not server.started:
-            if not self._thread.is_alive():
-                why = failed[0] if failed else "no reason given"
-                raise BadInput(f"host = {host!r}, port = {port}: cannot listen there ({why})")
-            time.sleep(0.02)
+    def _tls(self) -> ssl.SSLContext:
+        """Return the server's end of TLS, with the certificate as it is now."""
+        assert self.keys is not None
+        state = (self.keys / "server.crt").stat().st_mtime_ns
+        if self._context is None or state != self._since:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self.keys / "server.crt", self.keys / "server.key")
+            self._context = context
+            self._since = state
+        return self._context
 
     def close(self) -> None:
         """Stop listening, and see the thread end: one that outlives the interpreter can crash it."""
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = self._server.force_exit = True
-            self._thread.join(timeout=10)
-
-
-async def _body(receive: Any, limit: int) -> bytes | None:
-    """Return the body of a request, or None if it is too large."""
-    parts, size, more = [], 0, True
-    while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return None
-        parts.append(event.get("body", b""))
-        size, more = size + len(parts[-1]), event.get("more_body", False)
-        if size > limit:
-            return None
-    return b"".join(parts)
-
-
-async def _answer(send: Any, status: int, content: bytes, kind: str = "text/plain") -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+        self._listener.close()

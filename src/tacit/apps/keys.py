@@ -2,13 +2,15 @@
 
 A local authority for the server's certificate, and a register of site names and their keys.
 
-The coordinator's folder has ca.crt, ca.key, server.crt, server.key and sites.json. A site needs
+The coordinator's folder has ca.crt, ca.key, server.crt, server.key, sites.json and, once a key was
+revoked, revoked.json. A site needs
 ca.crt and its own private key, which it can make itself, so that the key never travels.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import json
 import os
@@ -35,7 +37,12 @@ from tacit.codec import write_atomically
 from tacit.core import BadInput
 
 PrivateKey = ec.EllipticCurvePrivateKey
-YEARS = 10
+PublicKey = ec.EllipticCurvePublicKey
+SERVER_DAYS = 90  # of the server's certificate
+AUTHORITY_DAYS = 3 * 365  # of the authority's, which sites are given by hand
+WARN_DAYS = 14
+REVOKED = "revoked.json"
+HOST = re.compile(r"(\*\.)?[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
@@ -54,9 +61,73 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     """
     if (folder / "ca.key").exists():
         raise BadInput(f"keys = '{folder}': there is an authority already")
+    names = _subject_names(hosts)  # a host that cannot be is refused before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     key = ec.generate_private_key(ec.SECP384R1())
+    write_atomically(folder / "ca.key", _pem(key), private=True)
+    _write_certificate(folder / "ca.crt", _authority_certificate(key))
+    _make_server_certificate(folder, names)
+    _write_register(folder, {})
+
+
+def renew(folder: Path) -> bool:
+    """Make the server's key and certificate anew, for the same host names.
+
+    The authority keeps its key. Its own certificate is made anew when less than a server's lifetime
+    is left of it: until the old one ends, sites can be given the new one.
+
+    Returns:
+        whether sites must be given a new ca.crt
+    """
+    key, ca = _authority(folder)
+    names = _certificate(folder / "server.crt").extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    due = left(ca) < datetime.timedelta(days=SERVER_DAYS)
+    if due:
+        _write_certificate(folder / "ca.crt", _authority_certificate(key))
+    _make_server_certificate(folder, list(names.value))
+    return due
+
+
+def left(certificate: x509.Certificate) -> datetime.timedelta:
+    """Return for how long a certificate is still valid; less than nothing: it has expired."""
+    return certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+
+
+def check_certificate(folder: Path) -> str:
+    """Refuse a server's certificate that has expired; return a warning if it soon will, or ''."""
+    rest = left(_certificate(folder / "server.crt"))
+    if rest <= datetime.timedelta():
+        raise BadInput(
+            f"keys = '{folder}': the server's certificate has expired; `tacit keys renew {folder}`"
+        )
+    soon = rest < datetime.timedelta(days=WARN_DAYS)
+    told = f"the server's certificate ends in {rest.days} days; `tacit keys renew {folder}`"
+    return told if soon else ""
+
+
+def _authority(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
+    try:
+        key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    except (OSError, ValueError):
+        raise BadInput(
+            f"keys = '{folder}': no authority; `tacit keys init {folder}` makes one"
+        ) from None
+    assert isinstance(key, PrivateKey)
+    return key, ca
+
+
+def _certificate(file: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(_read(file))
+    except ValueError:
+        raise BadInput(f"'{file}': not a certificate") from None
+
+
+def _authority_certificate(key: PrivateKey) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit authority")])
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -69,30 +140,18 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
         encipher_only=False,
         decipher_only=False,
     )
-    draft = _draft(name, name, key).add_extension(
+    draft = _draft(name, name, key, AUTHORITY_DAYS).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
-    certificate = draft.add_extension(usage, critical=True).sign(key, hashes.SHA384())
-    write_atomically(folder / "ca.key", _pem(key), private=True)
-    (folder / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-    make_server_certificate(folder, hosts)
-    _write_register(folder, {})
+    return draft.add_extension(usage, critical=True).sign(key, hashes.SHA384())
 
 
-def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
+def _make_server_certificate(folder: Path, names: Sequence[x509.GeneralName]) -> None:
     """Make the server's key and certificate anew."""
-    try:
-        authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    except (OSError, ValueError):
-        raise BadInput(
-            f"keys = '{folder}': no authority; `tacit keys init {folder}` makes one"
-        ) from None
-    assert isinstance(authority, PrivateKey)
+    authority, ca = _authority(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit server")])
-    names = [_general_name(h) for h in dict.fromkeys(["localhost", "127.0.0.1", "::1", *hosts])]
-    draft = _draft(subject, ca.subject, key).add_extension(
+    draft = _draft(subject, ca.subject, key, SERVER_DAYS).add_extension(
         x509.SubjectAlternativeName(names), critical=False
     )
     draft = draft.add_extension(
@@ -102,10 +161,16 @@ def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
     draft = draft.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     certificate = draft.add_extension(issuer, critical=False).sign(authority, hashes.SHA384())
     write_atomically(folder / "server.key", _pem(key), private=True)
-    (folder / "server.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    _write_certificate(folder / "server.crt", certificate)
 
 
-def _draft(subject: x509.Name, issuer: x509.Name, key: PrivateKey) -> x509.CertificateBuilder:
+def _write_certificate(file: Path, certificate: x509.Certificate) -> None:
+    write_atomically(file, certificate.public_bytes(Encoding.PEM))
+
+
+def _draft(
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -114,16 +179,25 @@ def _draft(subject: x509.Name, issuer: x509.Name, key: PrivateKey) -> x509.Certi
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+
+
+def _subject_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    return [_general_name(h) for h in dict.fromkeys(["localhost", "127.0.0.1", "::1", *hosts])]
 
 
 def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    if not HOST.fullmatch(host):
+        raise BadInput(
+            f"host = {host!a}: must be a name of letters, digits, hyphens and dots, or an address"
+        )
+    return x509.DNSName(host)
 
 
 def make_site_key(folder: Path, name: str) -> Path:
@@ -146,13 +220,15 @@ def register(folder: Path, name: str, public: Path) -> None:
     check_name(name)
     known = register_of(folder)
     text = " ".join(_read(public).decode(errors="replace").split()[:2])
-    _public_pem(text, str(public))
+    _public_key(text, str(public))
     if name in known:
         raise BadInput(
             f"name = {name!r}: is registered; `tacit keys remove {folder} {name}` takes it off"
         )
     if text in known.values():
         raise BadInput(f"'{public}': this key is registered for another name")
+    if text in revoked(folder):
+        raise BadInput(f"'{public}': this key was revoked; `tacit keys new` makes another")
     _write_register(folder, known | {name: text})
 
 
@@ -166,6 +242,29 @@ def remove(folder: Path, name: str) -> None:
     _write_register(folder, {k: v for k, v in known.items() if k != name})
 
 
+def revoke(folder: Path, name: str) -> None:
+    """Let nobody connect under a name, and nobody register its key again."""
+    known = register_of(folder)
+    if name in known:
+        gone = [*revoked(folder), known[name]]
+        write_atomically(folder / REVOKED, (json.dumps(gone, indent=1) + "\n").encode())
+    remove(folder, name)
+
+
+def revoked(folder: Path) -> list[str]:
+    """Return the public keys that may never be registered again."""
+    file = folder / REVOKED
+    if not file.exists():
+        return []
+    try:
+        gone = json.loads(_read(file))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise BadInput(f"'{file}': not JSON") from None
+    if not (isinstance(gone, list) and all(isinstance(k, str) for k in gone)):
+        raise BadInput(f"'{file}': must be a list of public keys")
+    return gone
+
+
 def register_of(folder: Path) -> dict[str, str]:
     """Return the registered names with their public keys, in the order of names."""
     if not (folder / "sites.json").exists():
@@ -176,14 +275,33 @@ def register_of(folder: Path) -> dict[str, str]:
         known = json.loads(_read(folder / "sites.json"))
     except (UnicodeDecodeError, json.JSONDecodeError):
         raise BadInput(f"'{folder / 'sites.json'}': not JSON") from None
+    if not (isinstance(known, dict) and all(isinstance(k, str) for k in known.values())):
+        raise BadInput(f"'{folder / 'sites.json'}': must be names with public keys")
     return dict(sorted(known.items()))
 
 
-def public_pems(folder: Path) -> dict[str, bytes]:
-    """Return the registered public keys as Flower writes them."""
+def public_keys(folder: Path) -> dict[str, PublicKey]:
+    """Return the registered names with their public keys."""
     return {
-        name: _public_pem(text, f"sites.json, {name}") for name, text in register_of(folder).items()
+        name: _public_key(text, f"sites.json, {name}") for name, text in register_of(folder).items()
     }
+
+
+def fingerprint(key: PublicKey) -> str:
+    """Return the short name of a public key, the same however it is written."""
+    blob = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(blob).hexdigest()
+
+
+def authority_of(certificate: bytes) -> str:
+    """Return the short name of an authority's key, which a renewed certificate keeps."""
+    try:
+        key = x509.load_pem_x509_certificate(certificate).public_key()
+    except ValueError:
+        raise BadInput("ca: not a certificate of the kind `tacit keys init` makes") from None
+    if not isinstance(key, PublicKey):
+        raise BadInput("ca: not a certificate of the kind `tacit keys init` makes")
+    return fingerprint(key)
 
 
 def read_private(file: Path) -> PrivateKey:
@@ -199,16 +317,16 @@ def read_private(file: Path) -> PrivateKey:
     return key
 
 
-def _public_pem(text: str, where: str) -> bytes:
+def _public_key(text: str, where: str) -> PublicKey:
     try:
         key = load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    if not isinstance(key, PublicKey):
         raise BadInput(
             f"{where}: not a public key of the kind `tacit keys new` makes (ecdsa-sha2-nistp384)"
         )
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key
 
 
 def _read(file: Path) -> bytes:

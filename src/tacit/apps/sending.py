@@ -8,19 +8,20 @@ from typing import Any
 
 import httpx
 from flwr.app import Message, Metadata
-from flwr.app.error import Error
-from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import (
+
+from tacit.apps.flower_internals import (
+    ConfirmMessageReceivedRequest,
+    Error,
+    ErrorCode,
+    HttpGrid,
     ObjectPullError,
+    PullAppMessagesRequest,
     inflate_object_from_contents,
+    iterate_object_tree,
+    make_message,
+    make_pull_object_fn_protobuf,
     pull_objects,
 )
-from flwr.superlink.grid import HttpGrid
 
 
 class PatientGrid(HttpGrid):

@@ -26,24 +26,29 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.common.serde import run_from_proto
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
-from flwr.proto.fab_pb2 import Fab
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import __version__
-from tacit.apps.gateway import Gate
-from tacit.apps.keys import public_pems
+from tacit.apps.flower_internals import (
+    SUPERLINK,
+    AcquireTaskRequest,
+    ControlHttpClient,
+    Fab,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    RegisterNodeRequest,
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    StartRunRequest,
+    SuperExecAuthHttpInterceptor,
+    TaskIdentity,
+    TaskType,
+    public_key_to_bytes,
+    run_from_proto,
+)
+from tacit.apps.gateway import Badge, Gate
+from tacit.apps.keys import check_certificate, register_of
+from tacit.apps.private_files import keep_private
 from tacit.apps.sending import PatientGrid
 from tacit.codec import write_atomically
 from tacit.core import TacitError
@@ -58,11 +63,6 @@ QUIET = {
 START = 60.0  # seconds that Flower may take to start
 GREETING = 30.0  # seconds that a site may take to answer a greeting
 RESTARTS = 5
-SUPERLINK = (
-    "import sys; from flwr.supercore.app_utils import start_parent_process_monitor as watch;"
-    "watch(int(sys.argv.pop(1)));"
-    "from flwr.superlink.cli.flower_superlink import flower_superlink; flower_superlink()"
-)
 BUNDLE = f"""
 [build-system]
 requires = ["hatchling"]
@@ -108,6 +108,9 @@ class Link:
 
     def __enter__(self) -> Link:
         """Start Flower and the gate, register the sites, and take up the run."""
+        if self.keys and (soon := check_certificate(self.keys)):
+            log.warning("%s", soon)
+        keep_private(self.folder.parent)
         self.folder.mkdir(parents=True, exist_ok=True)
         os.environ.update(QUIET)
         os.environ["NO_PROXY"] = ",".join(
@@ -126,45 +129,28 @@ class Link:
         return self
 
     def _open(self) -> None:
-        pems = public_pems(self.keys) if self.keys else {}
-        scheme = "https" if self.keys else "http"
-        self.gate = Gate(
-            f"{scheme}://{self.inside}",
-            keys=pems.values() if self.keys else None,
-            limit=self.limit,
-            ca=self.keys / "ca.crt" if self.keys else None,
-        )
+        names = register_of(self.keys) if self.keys else {}
+        badges = {name: Badge() for name in names}
+        inside = f"http://{self.inside}"
+        self.gate = Gate(inside, keys=self.keys, limit=self.limit, badges=badges)
         with self._client(ControlHttpClient) as control:
-            for name, pem in pems.items():
-                answer = control.RegisterNode(RegisterNodeRequest(public_key=pem, name=name))
+            for name, badge in badges.items():
+                public = public_key_to_bytes(badge.private.public_key())
+                answer = control.RegisterNode(RegisterNodeRequest(public_key=public, name=name))
                 self._registered[name] = answer.node_id
             control.StartRun(StartRunRequest(fab=Fab(content=bundle())))
         self._take_up_run()
         self._threads = [threading.Thread(target=f, daemon=True) for f in (self._watch, self._beat)]
         for thread in self._threads:
             thread.start()
-        certificate = (self.keys / "server.crt", self.keys / "server.key") if self.keys else None
-        self.gate.serve(self.host, self.port, certificate)
+        self.gate.serve(self.host, self.port)
 
     def _start(self) -> None:
         """Start Flower's server and wait until it answers."""
         host, _, port = self.inside.rpartition(":")
-        tls = ["--insecure"]
-        if self.keys:
-            files = {"certfile": "server.crt", "keyfile": "server.key", "ca-certfile": "ca.crt"}
-            tls = [word for k, v in files.items() for word in (f"--ssl-{k}", str(self.keys / v))]
-            tls.append("--enable-supernode-auth")
-        command = [
-            sys.executable,
-            "-c",
-            SUPERLINK,
-            str(os.getpid()),
-            "--host",
-            host,
-            "--port",
-            port,
-            *tls,
-        ]
+        command = [sys.executable, "-c", SUPERLINK, str(os.getpid())]
+        # without TLS: it is reached over loopback alone, where the gate signs for the sites
+        command += ["--host", host, "--port", port, "--insecure"]
         command += [
             "--isolation",
             "process",
@@ -191,10 +177,10 @@ class Link:
 
     def _await_start(self) -> None:
         end = time.monotonic() + START
-        with httpx.Client(verify=False, trust_env=False) as probe:  # is it there? nothing is sent
+        with httpx.Client(trust_env=False) as probe:  # is it there? nothing is sent
             while self._process.poll() is None and time.monotonic() < end:
                 try:
-                    probe.get(f"{'https' if self.keys else 'http'}://{self.inside}/health")
+                    probe.get(f"http://{self.inside}/health")
                     return
                 except httpx.TransportError:
                     time.sleep(0.1)
@@ -202,9 +188,8 @@ class Link:
         raise LinkLost(f"Flower's server did not start; see {self.folder / 'superlink.log'}")
 
     def _client(self, cls: Any, *interceptors: Any) -> Any:
-        ca = (self.keys / "ca.crt").read_bytes() if self.keys else None
         version = RuntimeVersionHttpInterceptor(component_name="tacit")
-        return cls.from_server_address(self.inside, self.keys is None, ca, [version, *interceptors])
+        return cls.from_server_address(self.inside, True, None, [version, *interceptors])
 
     def _take_up_run(self) -> None:
         """Claim the run's server program for this process, and open the grid."""
@@ -214,8 +199,7 @@ class Link:
             claim = runtime.AcquireTask(
                 AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
             )
-        ca = (self.keys / "ca.crt").read_bytes() if self.keys else None
-        self.grid = PatientGrid(self.inside, self.keys is None, ca, token=claim.token)
+        self.grid = PatientGrid(self.inside, True, None, token=claim.token)
         self.grid.deadline = self.deadline
         self.grid._retry_invoker.max_time = START
         given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
@@ -258,8 +242,10 @@ class Link:
             online = set(self.grid.get_node_ids())
         except httpx.TransportError:
             return {}
-        if self.keys:
-            return {name: node for name, node in self._registered.items() if node in online}
+        if self.gate.guard:
+            known = self.gate.guard.names()  # a key may have been revoked since
+            mine = {name: self._registered[name] for name in known & self._registered.keys()}
+            return {name: node for name, node in mine.items() if node in online}
         self.greet(online - self._facts.keys())
         return {facts.name: node for node, facts in self._facts.items() if node in online}
 

@@ -27,11 +27,22 @@ log = logging.getLogger("tacit.site")
 KEYS_HELP = """usage: tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
        tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR (default: here)
        tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
-       tacit keys remove DIR NAME          and no longer
+       tacit keys remove DIR NAME          and no longer, from this moment on
+       tacit keys revoke DIR NAME          the same, and its key can never be registered again
+       tacit keys renew DIR                a new server key and certificate, which last 90 days
        tacit keys list DIR                 who may connect
 
 DIR is the coordinator's folder of keys. A site gets DIR/ca.crt from it, makes its own key, and hands out NAME.pub only.
 """
+KEYS_ARGUMENTS = {  # how many each command takes
+    "init": (1, 99),
+    "new": (1, 2),
+    "add": (3, 3),
+    "remove": (2, 2),
+    "revoke": (2, 2),
+    "renew": (1, 1),
+    "list": (1, 1),
+}
 
 
 def _needs_flower() -> None:
@@ -51,10 +62,8 @@ def keys(args: Sequence[str]) -> None:
     from tacit.core import check_choice
 
     word, *rest = args
-    check_choice("keys", word, ("init", "new", "add", "remove", "list"))
-    least, most = {"init": (1, 99), "new": (1, 2), "add": (3, 3), "remove": (2, 2), "list": (1, 1)}[
-        word
-    ]
+    check_choice("keys", word, tuple(KEYS_ARGUMENTS))
+    least, most = KEYS_ARGUMENTS[word]
     if not least <= len(rest) <= most:
         raise BadInput(f"keys {word}: {len(rest)} arguments; see `tacit keys --help`")
     if options := [arg for arg in rest if arg.startswith("-")]:
@@ -73,7 +82,15 @@ def keys(args: Sequence[str]) -> None:
         print(f"{rest[1]} may connect")
     elif word == "remove":
         k.remove(folder, rest[1])
-        print(f"{rest[1]} may not connect any more, from the next start of `tacit serve`")
+        print(f"{rest[1]} may not connect any more")
+    elif word == "revoke":
+        k.revoke(folder, rest[1])
+        print(f"{rest[1]} may not connect any more, and its key cannot be registered again")
+    elif word == "renew":
+        due = k.renew(folder)
+        print(f"server certificate in {folder} lasts {k.SERVER_DAYS} days from now")
+        if due:
+            print(f"the authority's was made anew, too: give {folder / 'ca.crt'} to every site")
     else:
         print(
             "\n".join(f"{name}  {text}" for name, text in k.register_of(folder).items()) or "nobody"
@@ -217,6 +234,7 @@ def join(args: Sequence[str]) -> None:
 
     from tacit.apps.connection import Fleet
     from tacit.apps.keys import check_name, read_private
+    from tacit.apps.private_files import keep_private
     from tacit.apps.site import Site
     from tacit.experiment.rundir import RunDir
     from tacit.methods.spec import method_class
@@ -231,7 +249,7 @@ def join(args: Sequence[str]) -> None:
     size = len(part.train[0]) if part else len(dataset.train)
     policy = agreed(given, dataset, size)
     folder = given.store or Path("sites") / given.name
-    folder.mkdir(parents=True, exist_ok=True)
+    keep_private(folder)
     lock = RunDir(folder)
     lock.lock()  # two processes must not share a ledger
     site = Site(
