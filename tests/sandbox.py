@@ -57,9 +57,10 @@ def a_client(round=0, seed=0, spent=None, size=500, data=None, model=None):
 
 SETTINGS = {"dafl": {"gamma": 1.0}}  # samples for everybody, whatever is lost
 # so that its clients take part in every round
-SETTINGS |= {"gfl": {"online": "dp-sgd", "sgd": SGD(clip=1.0, z=1.0)}}
+SETTINGS |= {"gfl": {"online": "dp-sgd", "sgd": SGD(clip=1.0, z=1.0), "n_k": 60, "E_s": 2.0}}
 # quick ones
-SETTINGS |= {name: {"local": Episodes(steps=4)} for name in ("pfldyn", "prifedsync", "cuag")}
+SETTINGS |= {name: {"local": Episodes(steps=2)} for name in ("pfldyn", "prifedsync", "cuag")}
+SETTINGS |= {"pate": {"sub": 4}, "kd_dpfl": {"sub": 4}}
 
 
 def small(name, rounds=3):

@@ -1,5 +1,6 @@
 """What every entry of the registry must satisfy on every engine, without being asked."""
 
+import itertools
 import math
 import tempfile
 from dataclasses import replace
@@ -33,10 +34,10 @@ from tacit.testing.checks import asked_of, faulty, run_to_end
 from tacit.testing.claims import claims_hold
 from tacit.testing.settings import settings_survive
 
+# each example is two whole runs
 quick = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-thorough = settings(max_examples=40, deadline=None)
 
 
 def test_nothing_survives_outside_the_state(method, sandbox):
@@ -76,10 +77,10 @@ def test_what_is_promised_is_kept(method, sandbox):
     assert claims_hold(sandbox, method) == []
 
 
-@given(cut=st.integers(0, 3), server_dies=st.booleans())
-@quick
-def test_resume_after_any_round_is_invisible(method, sandbox, cut, server_dies):
-    assert checks.resume_is_invisible(sandbox, method, cut, server_dies) == []
+def test_resume_after_any_round_is_invisible(method, sandbox):
+    whole = checks.undisturbed(sandbox, method)
+    for cut, server_dies in itertools.product(range(4), (False, True)):
+        assert checks.resume_is_invisible(sandbox, method, whole, cut, server_dies) == []
 
 
 def compressed(method, sandbox, word="binary:0.3"):
@@ -128,16 +129,23 @@ schedules = st.dictionaries(
 )
 
 
-@given(table=schedules)
+@pytest.fixture
+def asked(method, sandbox):
+    """Who is asked for something in which round, if all goes well."""
+    return list(dict.fromkeys(asked_of(method, sandbox.serial(method), sandbox)))
+
+
+@given(data=st.data())
 @quick
-def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, sandbox, table):
+def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, sandbox, asked, data):
+    """Every example loses a reply that was asked for, and perhaps others."""
+    lost = data.draw(st.sampled_from(asked))
+    table = data.draw(schedules) | {lost: "lost"}
     assert checks.lost_is_never_done(sandbox, method, table) == []
 
 
 @given(table=schedules)
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@quick
 def test_engines_agree_under_faults(sandbox, table):
     method = Scaffold(rounds=4, per_round=4)
     a, b = (
@@ -171,7 +179,7 @@ def variate_gap(s, engine, sandbox):
 
 
 @given(table=schedules)
-@thorough
+@settings(max_examples=15, deadline=None)
 def test_scaffold_server_variate_is_the_mean_of_client_variates(table):
     with tempfile.TemporaryDirectory() as folder:
         sandbox = Sandbox(Path(folder) / "sandbox")
@@ -310,7 +318,8 @@ def test_spawned_workers_agree_with_forked_ones(sandbox, monkeypatch):
     method = Scaffold(rounds=2, per_round=4)
     want = run_to_end(method, sandbox.workers(method), sandbox)
     monkeypatch.setattr("sys.platform", "elsewhere")
-    assert same(want, run_to_end(method, sandbox.workers(method), sandbox))
+    spawned = sandbox.workers(method, count=1)  # a new interpreter takes seconds
+    assert same(want, run_to_end(method, spawned, sandbox))
 
 
 def test_evaluation_leaves_the_data_as_they_are():

@@ -12,6 +12,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -170,4 +171,9 @@ def _file_name(file: Path) -> str:
 
 def _main_file() -> Path | None:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(file).resolve() if file else None
+    return _resolved(file) if file else None
+
+
+@cache  # every message asks, and to resolve a path asks the file system
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()

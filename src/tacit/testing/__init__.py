@@ -121,8 +121,9 @@ def _stages(quick: bool) -> list[list[Check]]:
 
 def _resumes(sandbox: Sandbox, method: Method, deaths: tuple[bool, ...]) -> list[str]:
     """Cut a run after each of its rounds; one finding is enough."""
+    whole = checks.undisturbed(sandbox, method)
     ways = itertools.product(range(method.rounds + 1), deaths)
-    found = (checks.resume_is_invisible(sandbox, method, *way) for way in ways)
+    found = (checks.resume_is_invisible(sandbox, method, whole, *way) for way in ways)
     return next(filter(None, found), [])
 
 

@@ -260,18 +260,26 @@ def _books(a: Engine, b: Engine, count: int) -> list[str]:
 # faults
 
 
-def resume_is_invisible(sandbox: Sandbox, method: Method, cut: int, server_dies: bool) -> list[str]:
+def undisturbed(sandbox: Sandbox, method: Method) -> tuple[Any, Ledger]:
+    """Return the last state and the ledger of a run that nothing stops."""
+    engine = sandbox.serial(method)
+    return run_to_end(method, engine, sandbox), engine.ledger
+
+
+def resume_is_invisible(
+    sandbox: Sandbox, method: Method, whole: tuple[Any, Ledger], cut: int, server_dies: bool
+) -> list[str]:
     """Check that a run which stops after a step goes on as if it had not.
 
     Args:
         sandbox: the small world
         method: what runs
+        whole: how an undisturbed run ends
         cut: how many steps are done before
         server_dies: whether clients have done the next round already, and nobody has saved it
     """
-    whole = sandbox.serial(method)
+    want, ledger = whole
     folder = sandbox.fresh()
-    want = run_to_end(method, whole, sandbox)
     first = sandbox.serial(method, folder=folder)
     s = rebuilt(method).init(sandbox.x0)
     s = last(steps(method, first, s, stop_after=cut, on_step=lambda s: first.mark_saved()), s)
@@ -283,7 +291,7 @@ def resume_is_invisible(sandbox: Sandbox, method: Method, cut: int, server_dies:
     got = last(steps(method, second, s), s)
     when = f"a run that is resumed after {cut} steps"
     found = [] if same(want, got) else [f"{when} ends with another {', '.join(_parted(want, got))}"]
-    return found + ([f"{when} has another ledger"] if second.ledger != whole.ledger else [])
+    return found + ([f"{when} has another ledger"] if second.ledger != ledger else [])
 
 
 def faulty(

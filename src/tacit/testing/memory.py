@@ -99,10 +99,14 @@ class Memory:
                 memory.looks[place] = frozen(value)
         return memory
 
+    @cached_property
+    def _modules(self) -> list[tuple[ModuleType, set[str]]]:
+        """The modules of the code, each with the names that it mentions."""
+        return [(module, _names_in(module)) for module in modules_of(self.cls)]
+
     def _now(self) -> Iterator[tuple[tuple[Any, str], Any]]:
         """Yield the data that the code's names stand for at present, and where they are."""
-        for module in modules_of(self.cls):
-            known = _names_in(module)
+        for module, known in self._modules:
             for name, value in list(vars(module).items()):
                 if name in known and not name.startswith("__") and not isinstance(value, CODE):
                     yield (module, name), value

@@ -4,10 +4,15 @@ Then with errors planted in it.
 
 A correct function must never be `broken`, and not `wasteful` where the canary is the worst there
 can be. An error that is planted into the real function must be `broken`.
+
+How many runs it takes: of a Gaussian release with mu = 2 (epsilon 10), 600 runs refute one with
+two thirds of its noise in 98 of 100 cases; with mu = 4 (epsilon 24), 1500 runs refute one with
+seven tenths in 97, and no number below 700 refutes anything.
 """
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -73,7 +78,7 @@ def certificate(ledger, unit="example", observer="server", relation="zero-out"):
 def holds(request):
     """Judge a correct release: keep the verdict with the test's record, and hold it to both sides."""
 
-    def check(trial, certified, runs=3000, gaussian=True, worst=True):
+    def check(trial, certified, runs=1500, gaussian=True, worst=True):
         verdict = judge(trial, certified=certified, delta=DELTA, runs=runs, gaussian=gaussian)
         # record_property is not for xunit2
         request.node.user_properties.append(("verdict", verdict.line()))
@@ -107,10 +112,15 @@ def test_gaussian(holds):
     assert got.bound > 0.6 * got.certified
 
 
-def update(present, run, round=0, spent=None, with_=1000.0, without=-1000.0):
+def update(present, run, round=0, spent=None, without=-1000.0, z=0.5):
     """Return a clipped update; by default the neighbours are as far apart as two can be."""
     me = me_(run, present, round, spent)
-    return gaussian_update(me, "u", point((with_ if present else without) * E1), clip=1.0, z=0.5)
+    return gaussian_update(me, "u", point((1000.0 if present else without) * E1), clip=1.0, z=z)
+
+
+@cache  # the same releases are held against every certificate
+def update_score(present, run, without):
+    return float(array(update(present, run, without=without))[0])
 
 
 @pytest.mark.parametrize("unit", ["client", "example"])
@@ -123,13 +133,11 @@ def test_a_clients_update(holds, unit, relation):
     ledger = Ledger()
     update(True, 0, spent=ledger)
     turned = holds(
-        lambda present, run: array(update(present, run))[0],
+        lambda present, run: update_score(present, run, -1000.0),
         certificate(ledger, unit, relation=relation),
     )
     assert turned.bound > 0.6 * turned.certified
-    nearer = holds(
-        lambda present, run: array(update(present, run, without=0.0))[0], turned.certified
-    )
+    nearer = holds(lambda present, run: update_score(present, run, 0.0), turned.certified)
     assert nearer.bound < turned.bound
 
 
@@ -178,10 +186,10 @@ def test_private_steps_on_everyone(holds):
 
 
 def test_private_steps_on_poisson_samples(holds):
-    """Two of three runs have the canary in at least one sample, which the certificate must and does allow for."""
+    """Nine of ten runs have the canary in at least one sample; the certificate allows for that."""
     ledger = Ledger()
-    steps_trial(0.5, 0.6, 2, ledger)(True, 0)
-    got = holds(steps_trial(0.5, 0.6, 2), certificate(ledger), runs=6000, gaussian=False)
+    steps_trial(0.7, 0.8, 2, ledger)(True, 0)
+    got = holds(steps_trial(0.7, 0.8, 2), certificate(ledger), runs=3000, gaussian=False)
     assert got.bound > got.certified / 5
 
 
@@ -298,7 +306,7 @@ def dp_sgd(batch, z=0.5):
 def test_one_step_of_dp_sgd_on_everyone(holds):
     ledger = Ledger()
     training_trial(dp_sgd(8), ledger)(True, 0)
-    got = holds(training_trial(dp_sgd(8)), certificate(ledger), runs=800)
+    got = holds(training_trial(dp_sgd(8)), certificate(ledger), runs=600)
     assert got.certified == pytest.approx(10.0, abs=0.01)
 
 
@@ -334,7 +342,7 @@ def test_dp_sgd_on_poisson_samples(holds):
             array(sgd.fit(me_(run, present, data=arms[present], model=NET), X0)[0]) @ direction
         )
 
-    holds(trial, certificate(ledger), runs=800, gaussian=False)
+    holds(trial, certificate(ledger), runs=400, gaussian=False)
 
 
 def test_the_gradient_mode_of_ldp_fl(holds):
@@ -347,7 +355,7 @@ def test_the_gradient_mode_of_ldp_fl(holds):
 
     ledger = Ledger()
     fit(me_(0, True, data=DATA[True], model=NET, spent=ledger), 1.0)
-    got = holds(training_trial(fit), certificate(ledger), runs=800)
+    got = holds(training_trial(fit), certificate(ledger), runs=600)
     assert got.certified == pytest.approx(8.0, rel=1e-6)
 
 
@@ -421,17 +429,20 @@ def test_weights_by_examples_are_found(monkeypatch):
         return real([(p, weights[i]) for i, (p, _) in enumerate(parts)])
 
     monkeypatch.setattr(mechanisms, "weighted_sum", by_examples)
-    broken(lambda present, run: mean_of(present, run)[0][0], certified)
+    broken(lambda present, run: mean_of(present, run)[0][0], certified, runs=300)
 
 
 ROUNDS = 6
 
 
 def rounds_trial(ledger_of):
-    """Return six rounds of updates, with the ledger that ``ledger_of`` chooses for each round."""
+    """Return six rounds of updates, with the ledger that ``ledger_of`` chooses for each round.
+
+    With their noise they come to mu = 2 together.
+    """
 
     def mechanism(present, run, round):
-        return array(update(present, run, round, ledger_of(round)))
+        return array(update(present, run, round, ledger_of(round), z=math.sqrt(ROUNDS)))
 
     return repeated(mechanism, ROUNDS, projection([E1] * ROUNDS))
 
@@ -439,13 +450,13 @@ def rounds_trial(ledger_of):
 def test_six_rounds_in_one_ledger_hold(holds):
     whole = Ledger()
     rounds_trial(lambda round: whole)(True, 0)
-    holds(rounds_trial(lambda round: None), certificate(whole, "client"), runs=1000)
+    holds(rounds_trial(lambda round: None), certificate(whole, "client"), runs=600)
 
 
 def test_a_fresh_ledger_every_round_is_found():
     ledgers = [Ledger() for _ in range(ROUNDS)]
     rounds_trial(lambda round: ledgers[round])(True, 0)
-    broken(rounds_trial(lambda round: None), certificate(ledgers[-1], "client"))
+    broken(rounds_trial(lambda round: None), certificate(ledgers[-1], "client"), runs=300)
 
 
 DIRECTIONS = list(np.eye(DIM)[:2])  # what the canary adds in the first round, and in the second
@@ -480,7 +491,8 @@ def test_the_same_noise_in_two_rounds_is_found(monkeypatch):
         run_of["now"] = [run, present]
         return two_rounds(present, run, round)
 
-    broken(repeated(again, 2, projection(DIRECTIONS), *differences(DIRECTIONS)), certified)
+    scores = projection(DIRECTIONS), *differences(DIRECTIONS)
+    broken(repeated(again, 2, *scores), certified, runs=400)
 
 
 # ----------------------------------------------------------------------------------- the paper's
