@@ -18,7 +18,6 @@ from hospitals import free_port
 from sandbox import SEED, federation
 
 from tacit import privacy
-from tacit.apps import cluster
 from tacit.apps.coordinator import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.gateway import Gate
 from tacit.apps.policy import ANYTHING
@@ -43,6 +42,7 @@ from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, 
 from tacit.engines.messages import Answer, Head, Refusal
 from tacit.engines.server import sample_rng
 from tacit.engines.store import read_ledger
+from tacit.experiment import cluster
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.evaluate import score
 from tacit.experiment.plan import Plan

@@ -3,35 +3,64 @@
 It needs Ray (`pip install 'tacit[cluster]'`).
 """
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-
-from tacit.cli.main import call
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
 pytest.importorskip("ray")
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "02_own_method.py"
+SMALL = [
+    "--rounds",
+    "2",
+    "--clients",
+    "3",
+    "--split",
+    "label:4",
+    "--model",
+    "mlp",
+    "--noise",
+    "seeded",
+]
 
-def test_a_cluster_gives_the_same_model(tmp_path):
-    file = tmp_path / "experiment.toml"
-    file.write_text(
-        'clients = 3\nsplit = "label:2"\nmodel = "mlp"\nworkers = 0\n[method]\nname = "scaffold"\nrounds = 2\n'
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "tacit.apps.cluster",
-        str(file),
+
+def tacit(*args, cwd, ends_with=0):
+    """Run a command to its end, in a process of its own."""
+    command = [sys.executable, "-c", "from tacit.cli.main import main; main()", *args]
+    done = subprocess.run(command, cwd=cwd, timeout=280, capture_output=True, text=True)
+    assert done.returncode == ends_with, done.stderr[-2000:]
+    return done.stdout
+
+
+def model(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("word", ["scaffold", "mine.py:FedAdam"])
+def test_a_cluster_gives_the_same_model(tmp_path, word):
+    shutil.copy(EXAMPLE, tmp_path / "mine.py")
+    said = tacit("run", word, *SMALL, "--engine", "ray", "--out", "there", cwd=tmp_path)
+    assert "after round 2" in said
+    tacit("run", word, *SMALL, "--engine", "serial", "--out", "here", cwd=tmp_path)
+    assert model(tmp_path / "there") == model(tmp_path / "here")
+
+
+def test_a_budget_stops_a_run_on_a_cluster(tmp_path):
+    private = [
+        "--sgd.clip",
+        "1",
+        "--sgd.z",
+        "1",
+        "--budget",
+        "0.1",
+        "--engine",
+        "ray",
         "--out",
-        str(tmp_path / "there"),
+        "run",
     ]
-    subprocess.run(
-        command, check=True, timeout=280, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    assert call(["run", str(file), "--out", str(tmp_path / "here")]) == 0
-    models = [
-        (tmp_path / folder / "model.safetensors").read_bytes() for folder in ("there", "here")
-    ]
-    assert models[0] == models[1]
+    said = tacit("run", "fedavg", *SMALL, *private, cwd=tmp_path, ends_with=3)
+    assert "stopped after 0 of 2 rounds" in said

@@ -52,14 +52,8 @@ from tacit.apps.private_files import keep_private
 from tacit.apps.sending import PatientGrid
 from tacit.codec import write_atomically
 from tacit.core import TacitError
-from tacit.engines.flower import Facts, letter, opened, packed, post
+from tacit.engines.flower import QUIET, Facts, letter, opened, packed, post
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 START = 60.0  # seconds that Flower may take to start
 GREETING = 30.0  # seconds that a site may take to answer a greeting
 RESTARTS = 5
@@ -75,8 +69,8 @@ dependencies = []
 [tool.flwr.app]
 publisher = "tacit"
 [tool.flwr.app.components]
-serverapp = "tacit.apps.cluster:server"
-clientapp = "tacit.apps.cluster:client"
+serverapp = "tacit.experiment.cluster:server"
+clientapp = "tacit.experiment.cluster:client"
 [tool.flwr.app.config]
 experiment = ""
 out = ""

@@ -20,6 +20,8 @@ ELSEWHERE = {  # flags of an experiment that have a group of their own
     "delta": "privacy",
     "budget": "privacy",
     "noise": "privacy",
+    "engine": "machine",
+    "address": "machine",
     "workers": "machine",
     "device": "machine",
 }

@@ -44,6 +44,12 @@ from tacit.engines.server import Engine, Results
 T = TypeVar("T")
 AtServer = Callable[[Call[Any], Examples, int], Any]  # runs a task at the server itself
 TYPE = "query.tacit"  # of every message
+QUIET = {  # in the environment of all of Flower's processes: nobody is called, nothing installed
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 # bytes that travel within a record: every part of a message is a request of its own
 SMALL = 1 << 20
 POLL = 0.2  # seconds between looks for replies

@@ -41,7 +41,11 @@ class Setting:
     compress: str = "none"
     # where noise comes from; seeded: a simulation that can be repeated
     noise: Literal["os", "seeded"] = "os"
-    # processes; auto: one per processor; 0: serial, for debugging
+    # where clients run: in worker processes, in this process alone, or on a Ray cluster
+    engine: Literal["workers", "serial", "ray"] = "workers"
+    # address of a Ray cluster that is there already, such as auto; default: one on this machine
+    address: str = ""
+    # processes; auto: one per processor; 0: as --engine serial
     workers: int | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
 
@@ -61,6 +65,8 @@ class Setting:
         Compressor.of(self.compress)
         if self.budget != math.inf:
             check_number("budget", self.budget, above=0)
+        if self.address and self.engine != "ray":
+            raise BadInput(f"address = {self.address!r}: is of a Ray cluster; add engine = 'ray'")
         if self.workers != "auto":
             check_number("workers", self.workers, at_least=0)
 

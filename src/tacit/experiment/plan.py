@@ -26,7 +26,7 @@ from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
 from tacit.experiment.calibration import budget_of, calibrated
-from tacit.experiment.config import Experiment, dataset_of
+from tacit.experiment.config import Experiment, Setting, dataset_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.result import Run
@@ -77,18 +77,15 @@ class Plan:
             clients=clients_of(s.split, s.clients),
         )
         device = _device(s.device)
-        workers = processors() if s.workers == "auto" else s.workers
         experiment = replace(experiment, setting=resolved)
-        return cls(
-            experiment,
-            federation,
-            model,
-            device,
-            1 if device == "cuda" and s.workers == "auto" else workers,
-        )
+        return cls(experiment, federation, model, device, _processes(s, device))
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""
+        if self.experiment.setting.engine == "ray":
+            from tacit.experiment.cluster import conduct_on_ray  # needs Flower
+
+            return conduct_on_ray(self, directory, watch)
         return conduct(self, directory, watch)
 
     def config(self, directory: RunDir) -> Config:
@@ -158,6 +155,15 @@ def _check_groups(method: Method, federation: Federation, split: str) -> None:
             f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it"
         )
     method.groups(federation.sizes())
+
+
+def _processes(s: Setting, device: str) -> int:
+    """Return how many worker processes there are, where 0 means none: all in this one."""
+    if s.engine == "serial":
+        return 0
+    if s.workers == "auto":
+        return 1 if device == "cuda" else processors()
+    return s.workers
 
 
 def _device(wanted: str) -> str:

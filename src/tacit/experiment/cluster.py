@@ -1,41 +1,43 @@
-"""Simulate on a cluster.
+"""Simulate on a Ray cluster: Flower's simulation runtime spreads the clients over its machines.
 
-Clients are spread by Flower's simulation runtime over the machines of a Ray cluster.
-
-``python -m tacit.apps.cluster EXPERIMENT.toml --out DIR`` gives the same model as ``tacit run``.
-All machines must see the run directory and the data under the same paths, and have the same package
-installed.
+The model is the one that worker processes give. All machines must see the run directory and the
+data under the same paths, and have the same package installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
-import tyro
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from tacit import data as data_room
 from tacit.codec import unpack
-from tacit.core import ClientId, TooFewReplies
-from tacit.engines.client_host import World
+from tacit.core import BadInput, ClientId, TooFewReplies
+from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
-from tacit.engines.flower import Charter, Sites, letter, opened, packed, post
+from tacit.engines.flower import QUIET, Charter, Sites, letter, opened, packed, post
 from tacit.engines.messages import Head
 from tacit.engines.serial import Serial
 from tacit.engines.server import Engine
-from tacit.experiment.config import Experiment, read_experiment
+from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.plan import Plan
+from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
-from tacit.experiment.watch import Nobody
+from tacit.experiment.watch import Watcher
 from tacit.methods.spec import validated
 
 LIMIT = 1 << 40  # nobody is a stranger here
@@ -56,7 +58,9 @@ def answer(message: Message, context: Context) -> Message:
 
 def _reply(kind: str, about: Mapping[str, Any], blob: bytes) -> RecordDict:
     head = validated(Head, dict(about["head"]), "head")
-    done = _world(about["charter"]["run"]).serve(kind, head, unpack(blob, known=True))
+    # the experiment names code of the user's own, and this makes it known here
+    world = _world(about["charter"]["run"])
+    done = world.serve(kind, head, unpack(blob, known=True))
     return letter("answer", {"ask": head.ask}, packed(done))
 
 
@@ -129,36 +133,65 @@ def _nodes(grid: Grid) -> dict[ClientId, int]:
     return {f"{i:0{width}d}": node for i, node in numbers.items()}
 
 
-def simulate(file: Path, /, out: Path, cpus: float = 1.0, address: str = "") -> None:
-    """Simulate an experiment on a Ray cluster.
+def conduct_on_ray(plan: Plan, directory: RunDir, watch: Watcher) -> Run:
+    """Run from the last checkpoint, or from the start, to the end, with clients on a cluster.
 
     Args:
-        file: an experiment file
-        out: a new run directory, which all machines see
-        cpus: processors for each client that runs
-        address: of a Ray cluster that is there already, such as auto; default: one on this machine
+        plan: the experiment; its setting has the cluster's address
+        directory: the run's, which all machines see
+        watch: is told how it goes
     """
-    from tacit.apps.superlink import QUIET
+    check_possible(plan.experiment.setting)
+    with _grid(plan) as grid, one_thread():
+        return conduct(OnCluster(plan, grid, directory.folder.resolve()), directory, watch)
 
+
+def check_possible(setting: Setting) -> None:
+    """Refuse a cluster without Ray, and data that other processes cannot load."""
+    if importlib.util.find_spec("ray") is None:
+        raise BadInput("engine = 'ray': Ray is not installed; pip install 'tacit[cluster]'")
+    if not data_room.can_load(setting.data):
+        raise BadInput(
+            f"data = {setting.data!r}: engine = 'ray' needs data with a name or a path, "
+            "which every machine loads by itself"
+        )
+
+
+@contextmanager
+def _grid(plan: Plan) -> Iterator[Grid]:
+    """Start Flower's simulation in a thread, lend its grid to this one, and stop it afterwards."""
+    done = threading.Event()
+    ready: SimpleQueue[Grid | Exception] = SimpleQueue()
+    thread = threading.Thread(target=_simulate, args=(plan, ready, done), daemon=True)
+    thread.start()
+    try:
+        got = ready.get()
+        if isinstance(got, Exception):
+            why = " ".join(f"{type(got).__name__}: {got}".split())
+            raise BadInput(f"engine = 'ray': the simulation cannot be started ({why})")
+        yield got
+    finally:
+        done.set()
+        thread.join()
+
+
+def _simulate(plan: Plan, ready: SimpleQueue[Grid | Exception], done: threading.Event) -> None:
+    """Run Flower's simulation until it is ``done``; its server does nothing but lend the grid."""
     os.environ.update(QUIET)
     from flwr.simulation import run_simulation
 
-    plan = Plan.of(read_experiment(file))
-    directory = RunDir.create(out.resolve(), plan.experiment)
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        torch.set_num_threads(1)
-        conduct(OnCluster(plan, grid, directory.folder), directory, Nobody())
+        ready.put(grid)
+        done.wait()
 
+    address = plan.experiment.setting.address
     init: dict[str, Any] = {"address": address} if address else {}
-    resources: dict[str, Any] = {"num_cpus": cpus, "num_gpus": 0.0}
+    resources: dict[str, Any] = {"num_cpus": 1.0, "num_gpus": 0.0}
     config: Any = {"init_args": init, "client_resources": resources}
-    run_simulation(server, client, len(plan.federation.everyone), backend_config=config)
-
-
-if __name__ == "__main__":
-    from tacit.apps import cluster  # under the name by which other processes find it
-
-    tyro.cli(cluster.simulate)
+    try:
+        run_simulation(server, client, len(plan.federation.everyone), backend_config=config)
+    except Exception as e:  # whatever Ray or Flower say
+        ready.put(e)
