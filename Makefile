@@ -7,7 +7,7 @@ DEMO := runs/demo
 .PHONY: help setup demo check test slow mutants clean
 
 help:
-	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a picture"
+	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a report"
 	@echo "make test    lint, types, room contract and tests, as CI runs them"
 	@echo "make setup   .venv with everything for development"
 	@echo "make check   lint, types and room contract only"

@@ -24,6 +24,7 @@ COMMANDS = {
         "tacit.cli.sweeps:sweep",
         "run methods over a grid of numbers; a table and a picture",
     ),
+    "report": ("tacit.cli.reports:report", "one page with figures and tables of runs"),
     "serve": ("tacit.cli.sites:serve", "coordinate real sites"),
     "join": ("tacit.cli.sites:join", "take part as a site, with your own data"),
     "keys": ("tacit.cli.sites:keys", "certificates for the coordinator, keys for the sites"),

@@ -38,6 +38,7 @@ from tacit.methods.dafl import in_front_of
 from tacit.methods.spec import label_of, method_class, name_of, pairs_of, parted
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
+from tacit.report.page import write_report
 from tacit.report.pictures import draw_accuracy
 from tacit.report.tables import comparison_table
 from tacit.synthesis.augment import Augment
@@ -334,6 +335,7 @@ def show(compared: Compared) -> None:
         print(f"eps of {methods}: {why}")
     files = draw_accuracy(runs, compared.folder / "accuracy", title)
     print(f"picture: {files[0]}")
+    print(f"report: {write_report([compared.folder])}")
     check_any_finished(compared.rows)
 
 

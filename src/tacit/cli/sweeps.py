@@ -20,6 +20,7 @@ from tacit.experiment.shared_options import with_common
 from tacit.experiment.sweep import Sweep, Swept, over_from, resume_sweep, start_sweep
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from_spec, raw_method
+from tacit.report.page import write_report
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import sweep_table
 
@@ -124,4 +125,5 @@ def show(swept: Swept) -> None:
         print(f"{name}: {why}")
     files = draw_sweep(swept.rows, swept.folder / "sweep", title)
     print(f"files in {swept.folder}, picture {files[0]}")
+    print(f"report: {write_report([swept.folder])}")
     check_any_finished([row for _, row in swept.rows])

@@ -1,0 +1,267 @@
+"""The report: one page that needs nothing but a browser, made of run directories.
+
+Jinja2 escapes whatever comes from a run; data for the figures are JSON without a "<".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+import tacit
+from tacit import codec
+from tacit.core import BadInput
+from tacit.methods import METHODS
+from tacit.methods.spec import method_from
+from tacit.privacy import show_epsilon
+from tacit.report.conclusions import guarantee
+from tacit.report.figures import METRICS, Figure, figures
+from tacit.report.holdings import holdings_of
+from tacit.report.reading import RunFacts, flat, names_code, read_all
+from tacit.report.synthetic import synthetic_of
+from tacit.report.words import in_words, learnt
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "report.js")
+DETAILED = 12  # runs whose ledger and configuration are spelled out
+FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what it says, and what it is sorted by."""
+
+    text: str
+    key: float | str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted and downloaded."""
+
+    name: str
+    head: list[str]
+    rows: list[list[Cell]]
+
+
+def write_report(
+    folders: Sequence[Path], out: Path | None = None, metric: str = "accuracy"
+) -> Path:
+    """Write the report of some folders; by default into the folder, if there is only one."""
+    file = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))
+    title = ", ".join(folder.resolve().name for folder in folders[:3])
+    text = whole_page(title, read_all(folders), metric)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        codec.write_atomically(file, text.encode())
+    except OSError as e:
+        raise BadInput(f"out = '{file}': cannot be written ({e.strerror})") from None
+    return file
+
+
+def whole_page(
+    title: str, runs: Sequence[RunFacts], metric: str = "accuracy", live: str = ""
+) -> str:
+    """Return the page; ``live`` is where a page that follows its runs asks for news."""
+    drawn = figures(runs, holdings_of(runs), metric)
+    text: str = template("page.html").render(
+        title=title,
+        version=tacit.__version__,
+        body=Markup(body(runs, drawn, metric)),
+        data=for_script([figure.plain() for figure in drawn]),
+        style=Markup((ASSETS / "report.css").read_text(encoding="utf-8")),
+        scripts=[script(name) for name in SCRIPTS],
+        live=live,
+    )
+    return text
+
+
+def body(runs: Sequence[RunFacts], drawn: Sequence[Figure], metric: str = "accuracy") -> str:
+    """Return what the page shows of the runs, without what stays the same while they go on."""
+    text: str = template("body.html").render(
+        runs=runs,
+        cards=cards(runs, metric),
+        table=results(runs, metric),
+        figures=drawn,
+        detailed=[details(run) for run in runs[:DETAILED]],
+        more=len(runs) - DETAILED,
+        problems=[(run.folder.name, said) for run in runs for said in run.problems[:5]],
+        samples=[made for run in runs[:DETAILED] if (made := synthetic_of(run.folder))],
+    )
+    return text
+
+
+@cache
+def template(name: str) -> Any:
+    """Return one of our templates, which escapes all that it is given."""
+    env = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return env.get_template(name)
+
+
+@cache
+def script(name: str) -> Markup:
+    """Return one of the scripts, without the place of a map that nobody needs."""
+    text = (ASSETS / name).read_text(encoding="utf-8")
+    return Markup(re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE))
+
+
+def for_script(value: Any) -> Markup:
+    """Return JSON that cannot end the script element that it stands in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def percent(value: Any) -> str:
+    """Return a share as text; a dash where there is none."""
+    there = isinstance(value, int | float) and math.isfinite(value)
+    return f"{100 * value:.1f}" if there else "-"
+
+
+def cards(runs: Sequence[RunFacts], metric: str) -> list[dict[str, str]]:
+    """Return the headline: what the best runs reach, and what is promised."""
+    scored = [run for run in runs if isinstance(run.final.get(metric), int | float)]
+    rank = sorted(scored, key=lambda run: run.final[metric], reverse=metric != "calibration_error")
+    shared = [run for run in rank if not run.final.get("personal")] or rank
+    private = [run for run in shared if math.isfinite(run.spent)]
+    found = []
+    if len(runs) == 1 or not shared:
+        found += [_card(run, metric, run.label) for run in runs[:1]]
+    else:
+        found.append(_card(shared[0], metric, f"best shared model: {shared[0].label}"))
+        if private and private[0] is not shared[0]:
+            best = private[0]
+            found.append(_card(best, metric, f"best with a guarantee: {best.label}"))
+    return [card for card in found if card]
+
+
+def _card(run: RunFacts, metric: str, what: str) -> dict[str, str]:
+    unit, observer = run.protects
+    spent = run.spent
+    # the relation is said where both figures are known to agree; here only the one is
+    said = guarantee(unit, observer, spent=spent, replaced=math.inf, delta=run.delta)
+    up = sum(line.get("bytes_up") or 0 for line in run.lines) / 1e6
+    down = sum(line.get("bytes_down") or 0 for line in run.lines) / 1e6
+    seconds = sum(line.get("seconds") or 0 for line in run.lines)
+    return {
+        "what": what,
+        "value": f"{percent(run.final.get(metric))} %",
+        "metric": METRICS[metric],
+        "epsilon": show_epsilon(spent),
+        "said": said,
+        "why": run.why,
+        "cost": f"{up:.2f} MB up, {down:.2f} MB down, {seconds:.1f} s, "
+        f"round {run.done} of {run.rounds or '?'}",
+        "state": state(run),
+    }
+
+
+def state(run: RunFacts) -> str:
+    """Say how far a run is."""
+    if run.problems:
+        return "damaged"
+    return "finished" if run.complete else "running or killed" if run.open else "stopped"
+
+
+def results(runs: Sequence[RunFacts], metric: str) -> Table:
+    """Return the table of all runs."""
+    head = [
+        "method",
+        "run",
+        f"{METRICS[metric]} %",
+        "own data %",
+        "worst client %",
+        "eps example/server",
+        "eps client/server",
+        "eps client/public",
+        "MB up",
+        "MB down",
+        "seconds",
+        "rounds",
+        "state",
+    ]
+    return Table("results", head, [_row(run, metric) for run in runs])
+
+
+def _row(run: RunFacts, metric: str) -> list[Cell]:
+    final, epsilon = run.final, run.epsilon
+    own = final.get("own_data") if isinstance(final.get("own_data"), dict) else {}
+    total = {k: sum(line.get(k) or 0 for line in run.lines) for k in ("bytes_up", "bytes_down")}
+    seconds = sum(line.get("seconds") or 0 for line in run.lines)
+    shown = None if final.get("personal") and metric == "accuracy" else final.get(metric)
+    return [
+        Cell(run.label, run.label),
+        Cell(run.folder.name, run.folder.name),
+        *(_share(value) for value in (shown, (own or {}).get("mean"), (own or {}).get("worst"))),
+        *(_epsilon(epsilon.get(key)) for key in EPSILONS),
+        Cell(f"{total['bytes_up'] / 1e6:.2f}", total["bytes_up"]),
+        Cell(f"{total['bytes_down'] / 1e6:.2f}", total["bytes_down"]),
+        Cell(f"{seconds:.1f}", seconds),
+        Cell(f"{run.done}", run.done),
+        Cell(state(run), state(run)),
+    ]
+
+
+EPSILONS = ("example/server", "client/server", "client/public")
+
+
+def _share(value: Any) -> Cell:
+    return Cell(percent(value), value if percent(value) != "-" else -1.0)
+
+
+def _epsilon(value: float | None) -> Cell:
+    if value is None:
+        return Cell("-", -1.0)
+    return Cell(show_epsilon(value), value if math.isfinite(value) else 1e308)
+
+
+def details(run: RunFacts) -> dict[str, Any]:
+    """Return what is spelled out of one run."""
+    return {
+        "run": run,
+        "learnt": learnt(run),
+        "lines": in_words(run),
+        "claims": claims(run),
+        "spent": show_epsilon(run.spent),
+        "protects": "/".join(run.protects),
+        "config": flat(run.config),
+        "starts": run.starts,
+        "again": again(run),
+    }
+
+
+def claims(run: RunFacts) -> list[tuple[str, str, str]]:
+    """Return what the method's paper claims, for a method of this package and a known split."""
+    raw = run.config.get("method")
+    if not isinstance(raw, dict) or raw.get("name") not in METHODS or names_code(raw):
+        return []
+    held = holdings_of([run])
+    if held is None:
+        return []
+    sizes = {c: int(n) for c, n in zip(held.clients, held.counts.sum(1), strict=True)}
+    try:
+        found = method_from(raw).claims(sizes, run.delta)
+    except (BadInput, ArithmeticError):  # a method whose noise was never solved
+        return []
+    return [(word, show_epsilon(epsilon), remark) for word, epsilon, remark in found]
+
+
+def again(run: RunFacts) -> str:
+    """Return the command that runs it again."""
+    if run.sites or run.config.get("split") == "sites":
+        return "tacit serve " + str(run.folder)
+    return f"tacit run {run.folder}/config.toml"

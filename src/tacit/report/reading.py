@@ -1,0 +1,290 @@
+"""What a report knows of runs, read from their directories and from nothing else.
+
+Nothing is written, no code that a directory names is imported, and what is missing, half-written or
+of an older format is said, not guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit import privacy
+from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit
+from tacit.core.ledger import FEDERATION
+from tacit.core.own_code import is_code
+from tacit.engines.store import from_json
+from tacit.experiment.about import starts
+from tacit.experiment.rundir import SEVERAL, restore
+from tacit.methods import METHODS
+from tacit.methods.spec import label_of, method_from
+
+MOST_BYTES = 64_000_000  # of one file that is read as a whole
+MOST_RUNS = 500  # in one report
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run as its directory shows it."""
+
+    folder: Path
+    config: dict[str, Any]
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    ledger: Ledger
+    sites: dict[str, str]  # names of real sites by client number
+    open: bool  # whether it still runs, or was killed
+    problems: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def method(self) -> str:
+        """The method's name in tables."""
+        return label_of(str(_table(self.config, "method").get("name", "?")))
+
+    @property
+    def delta(self) -> float:
+        """The delta of every figure."""
+        delta = self.config.get("delta")
+        return delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last evaluated line."""
+        return next((line for line in reversed(self.lines) if line["accuracy"] is not None), {})
+
+    @property
+    def done(self) -> int:
+        """How many rounds are finished."""
+        return max((line["round"] for line in self.lines), default=0)
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds it was to have; None where only code of the user's own knows."""
+        raw = _table(self.config, "method")
+        if isinstance(raw.get("rounds"), int):
+            return int(raw["rounds"])
+        if raw.get("name") not in METHODS or names_code(raw):
+            return None
+        try:
+            return method_from(raw).rounds
+        except BadInput:
+            return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has ended with its last round."""
+        ended = not self.open and self.rounds is not None and 0 < self.rounds <= self.done
+        return ended and not self.problems and "spent" in self.lines[-1]
+
+    @property
+    def protects(self) -> tuple[Unit, Observer]:
+        """What the method's guarantee is about, and against whom."""
+        said = self.lines[-1].get("protects", "") if self.lines else ""
+        unit, _, observer = str(said).partition("/")
+        for known in privacy.UNITS:
+            for whom in privacy.OBSERVERS:
+                if (unit, observer) == (known, whom):
+                    return known, whom
+        return "example", "server"
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """Epsilon by unit and observer.
+
+        The certificate that a finished run has written with its last round; an upper bound from the
+        ledger for one that goes on or was stopped.
+        """
+        if self.complete:
+            return dict(self.lines[-1]["epsilon"])
+        return privacy.overview(self.ledger, delta=self.delta, quick=True)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of what the method protects, zeroed out."""
+        if self.complete:
+            return float(self.lines[-1]["spent"])
+        unit, observer = self.protects
+        return privacy.epsilon(
+            self.ledger, unit=unit, observer=observer, delta=self.delta, quick=True
+        )
+
+    @property
+    def why(self) -> str:
+        """Why that is what it is, in one sentence."""
+        unit, observer = self.protects
+        return privacy.reason(self.ledger, unit=unit, observer=observer, delta=self.delta)
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """When, by which command and with which versions it was started."""
+        return [start for start in starts(self.folder) if isinstance(start, dict)]
+
+    def named(self, client: str) -> str:
+        """Return how a client is called: a site by its name."""
+        return self.sites.get(client, f"client {client}")
+
+
+def read_all(folders: Sequence[Path]) -> list[RunFacts]:
+    """Read every run in some folders: runs, or folders of runs such as a comparison.
+
+    Raises:
+        BadInput: where there is none, or too many
+    """
+    found = [run for folder in folders for run in runs_in(folder)]
+    if len(found) > MOST_RUNS:
+        raise BadInput(f"DIR: {len(found)} runs; a report has at most {MOST_RUNS}")
+    return with_labels([read_run(folder) for folder in dict.fromkeys(found)])
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories that a folder is or holds."""
+    if (folder / "config.toml").is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise BadInput(f"'{folder}': no such folder")
+    inside = sorted(f for f in folder.iterdir() if (f / "config.toml").is_file())
+    deeper = [
+        run
+        for f in sorted(folder.iterdir())
+        if f.is_dir() and any((f / name).is_file() for name in SEVERAL)
+        for run in runs_in(f)
+    ]
+    if not inside and not deeper:
+        raise BadInput(f"'{folder}': not a run directory, and there is none in it")
+    return inside + deeper
+
+
+def read_run(folder: Path) -> RunFacts:
+    """Read one run; what cannot be read is named among its problems."""
+    problems: list[str] = []
+    config: dict[str, Any] = {}
+    try:
+        config = tomllib.loads(_text(folder / "config.toml"))
+    except (OSError, ValueError) as e:
+        problems.append(f"config.toml: cannot be read ({e})")
+    lines = list(_metrics(folder / "metrics.jsonl", problems))
+    ledger = Ledger()
+    opened = (folder / "checkpoint" / "open").exists()
+    files = [folder / "ledger.jsonl"]
+    # while a run goes on, clients may have released what the server has not heard of yet
+    files += sorted((folder / "checkpoint" / "clients").glob("*/ledger.jsonl")) if opened else []
+    for file in files:
+        ledger.add(line for _, line in ledger_lines(file, problems))
+    return RunFacts(folder, config, lines, ledger, _sites(folder), opened, tuple(problems))
+
+
+def ledger_lines(file: Path, problems: list[str]) -> Iterator[tuple[int, Release]]:
+    """Yield the lines of a ledger with their numbers; a last one that is cut short never counted.
+
+    A line that cannot be read makes everything infinite, so it is not left out in silence.
+    """
+    for n, text in _whole_lines(file, problems):
+        try:
+            yield n, from_json(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            problems.append(f"{file.name}, line {n}: not a line of a ledger ({type(e).__name__})")
+            yield n, _unknown(f"line {n} of {file.name} cannot be read")
+
+
+def _unknown(why: str) -> Release:
+    return Release("?", "example", FEDERATION, "server", NonPrivate(why), ((0, 0),))
+
+
+def _metrics(file: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    for n, text in _whole_lines(file, problems):
+        try:
+            line = restore(json.loads(text))
+        except ValueError:
+            line = None
+        if not _is_metrics(line):
+            problems.append(f"{file.name}, line {n}: not the line of a round")
+            continue
+        yield line
+
+
+def _is_metrics(line: Any) -> bool:
+    """Tell whether a line has what every version wrote, each of its kind."""
+    if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+        return False
+    accuracy, epsilon = line.get("accuracy", ""), line.get("epsilon")
+    numbers = isinstance(epsilon, dict) and all(_number(e) for e in epsilon.values())
+    return (accuracy is None or _number(accuracy)) and numbers
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole_lines(file: Path, problems: list[str]) -> Iterator[tuple[int, str]]:
+    if not file.exists():
+        return
+    try:
+        whole, _, _ = _text(file).rpartition("\n")
+    except (OSError, ValueError) as e:
+        problems.append(f"{file.name}: cannot be read ({e})")
+        return
+    yield from ((n, line) for n, line in enumerate(whole.split("\n"), 1) if line.strip())
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES // 1_000_000} MB")
+    return file.read_text(encoding="utf-8")
+
+
+def _sites(folder: Path) -> dict[str, str]:
+    """Return the names of real sites by client number, where there are any."""
+    try:
+        sites = json.loads(_text(folder / "sites.json"))["sites"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {str(k): str(v) for k, v in sites.items()} if isinstance(sites, dict) else {}
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def names_code(raw: Any) -> bool:
+    """Tell whether a value somewhere in a configuration names code, which is not imported here."""
+    if isinstance(raw, dict):
+        return any(map(names_code, raw.values()))
+    return isinstance(raw, str) and is_code(raw)
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a configuration without nesting.
+
+    >>> flat({"seed": 1, "method": {"name": "fedavg", "sgd": {"lr": 0.1}}})
+    {'seed': 1, 'method.name': 'fedavg', 'method.sgd.lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        deeper = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
+        found |= deeper or {prefix + key: value}
+    return found
+
+
+def with_labels(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    """Return the runs, each called by its method and by what sets it apart from others of the method.
+
+    Runs that differ in nothing but their seed are repeats and have the same label.
+    """
+    named = []
+    for run in runs:
+        alike = [flat(other.config) for other in runs if other.method == run.method]
+        own = flat(run.config)
+        # a setting that only one method has does not set it apart
+        apart = [
+            key
+            for key, value in own.items()
+            if key != "seed" and any(key in other and other[key] != value for other in alike)
+        ]
+        said = ", ".join(f"{key.removeprefix('method.')}={own[key]}" for key in apart[:4])
+        named.append(replace(run, label=f"{run.method}: {said}" if said else run.method))
+    return named
