@@ -3,12 +3,14 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 import tacit
 from tacit.core import BadInput
+from tacit.experiment.config import Setting
 from tacit.methods.fedavg import FedAvg
 
 
@@ -44,7 +46,7 @@ def test_names_are_found_in_a_fresh_interpreter_without_importing_torch_first():
             ["sgd = {'lr': 0.1}", "method settings go in the word: fedavg:sgd."],
         ),
         ({"splitt": "iid"}, ["keyword = 'splitt'", "did you mean 'split'", "clients"]),
-        ({"augment": "dafl"}, ["keyword = 'augment'", "data, split, clients"]),
+        ({"augment": "dafl"}, ["keyword = 'augment'", "data, classes, split, clients"]),
         ({"clients": "ten"}, ["clients = 'ten'", "integer"]),
         ({"clients": 2.5}, ["clients = 2.5", "integer"]),
         ({"split": 5}, ["split = 5", "string"]),
@@ -90,12 +92,13 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 
 def test_the_public_functions_say_what_they_take():
-    assert list(inspect.signature(tacit.run).parameters) == [
-        "method",
-        "data",
-        "out",
-        "watch",
-        "setting",
-    ]
-    assert "eval_every" in (tacit.experiment.start.run.__doc__ or "")
+    settings = [f.name for f in fields(Setting) if f.name != "data"]
+    for function, own in (
+        (tacit.run, ["method", "data", "out", "watch"]),
+        (tacit.compare, ["methods", "common", "repeats", "data", "out", "watch"]),
+        (tacit.sweep, ["methods", "over", "repeats", "data", "out", "watch"]),
+    ):
+        shown = inspect.signature(function).parameters
+        assert list(shown) == own + settings
+        assert shown["clients"].default == Setting.clients
     assert "repeats" in (tacit.compare.__doc__ or "")

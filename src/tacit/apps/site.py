@@ -35,9 +35,11 @@ from tacit.core import (
     Ledger,
     Method,
     Noise,
+    Owner,
     Release,
     TacitError,
     Task,
+    ask_id,
     check_choice,
     check_number,
     params_of,
@@ -195,8 +197,8 @@ class Site:
         wanted = "measure" if kind == "look" else "client"
         if known.at != wanted:
             raise Refused(f"task = {call.task!r}: is for the {known.at}, not for a {kind}")
-        if head.ask != f"{call.task}@{head.round}" or head.round < 0:
-            raise Refused(f"ask = {head.ask!r}: must be {call.task}@{head.round}")
+        if head.ask != ask_id(call.task, head.round) or head.round < 0:
+            raise Refused(f"ask = {head.ask!r}: must be {ask_id(call.task, head.round)}")
         refuse_code(_words(json.loads(encode(dict(call.args))[0])), {self.model})
         check_args(call)
         check_finite(dict(call.args), head)
@@ -228,11 +230,11 @@ class Site:
         """Refuse what would pass the run's budget, or this site's own, which counts all runs."""
         told = charter.budget or math.inf
         Budget(told, charter.unit, charter.observer, charter.delta).check(ledger)
-        own = Ledger(line for line in ledger if not line.owner.startswith("test:"))
+        own = Ledger(line for line in ledger if not Owner.read(line.owner).tests)
         if len(own):
             Budget(self._agreed().run_budget, delta=charter.delta).check(own)
         if self.budget < math.inf:
-            client = next((line.owner.removeprefix("test:") for line in ledger), "0")
+            client = next((Owner.read(line.owner).client for line in ledger), "0")
             every = Ledger([*ledger, *self._past(charter.run, client)])
             Budget(self.budget, delta=self.delta).check(every)
 
@@ -242,8 +244,8 @@ class Site:
         for file in sorted(self.folder.glob("*/*/ledger.jsonl")):
             if (other := file.parent.parent.name) != run:
                 for line in read_ledger(file):
-                    owner = f"test:{client}" if line.owner.startswith("test:") else client
-                    lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner))
+                    owner = replace(Owner.read(line.owner), client=client)
+                    lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner.id))
         return lines
 
     def _report(self, world: World, head: Head, call: Call[Any]) -> Answer | Refusal:
@@ -255,7 +257,7 @@ class Site:
             raise Refused("metrics: this site does not report any")
         store = world.store(head.client)
         me = world.client(call.task, head.client, head.round, {}, store.ledger())
-        examiner = replace(me, id=f"test:{head.client}")
+        examiner = replace(me, id=Owner(head.client, tests=True).id)
         try:
             if call.task == tally_own.name:
                 why = "metrics of a personal model depend on its training data"

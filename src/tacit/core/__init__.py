@@ -2,163 +2,79 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tacit.core.client import Call, Client, ClientId, Reply, Task, no_limit, task
-    from tacit.core.cohort import (
-        Cohort,
-        Everyone,
-        Fixed,
-        Law,
-        Poisson,
-        Replies,
-        Sample,
-        check_rounds,
-        most_rounds,
-        some,
-    )
-    from tacit.core.errors import (
-        BadInput,
-        BudgetReached,
-        Diverged,
-        TacitError,
-        TooFewReplies,
-        check_choice,
-        check_clip,
-        check_number,
-        in_clip_range,
-    )
-    from tacit.core.ledger import (
-        FEDERATION,
-        Event,
-        Gaussian,
-        Laplace,
-        Ledger,
-        Noise,
-        NonPrivate,
-        Nothing,
-        Observer,
-        PublicFloat,
-        PublicInt,
-        Pure,
-        Relation,
-        Release,
-        Released,
-        Rounds,
-        Sampling,
-        Stated,
-        Unit,
-        is_public,
-        public,
-        union,
-        unnoised,
-    )
-    from tacit.core.method import (
-        Accounted,
-        Claim,
-        Method,
-        Nested,
-        Outer,
-        Predictor,
-        Sizes,
-        State,
-        Times,
-    )
-    from tacit.core.params import Params, load_params, mean, params_of, weighted_sum
-    from tacit.core.seeds import rng_for, seed_for
+from tacit.core.lazy import lazily
 
-_WHERE = {
-    "client": "Call Client ClientId Reply Task no_limit task",
-    "cohort": ("Cohort Everyone Fixed Law Poisson Replies Sample check_rounds most_rounds some"),
-    "errors": (
-        "BadInput BudgetReached Diverged TacitError TooFewReplies "
-        "check_choice check_clip check_number in_clip_range"
-    ),
-    "ledger": (
-        "Event FEDERATION Gaussian Laplace Ledger Noise NonPrivate Nothing Observer PublicFloat PublicInt "
-        "Pure Relation Release Released Rounds Sampling Stated Unit is_public public union "
-        "unnoised"
-    ),
-    "method": "Accounted Claim Method Nested Outer Predictor Sizes State Times",
-    "params": "Params load_params mean params_of weighted_sum",
-    "seeds": "rng_for seed_for",
-}
-_MODULES = {name: module for module, names in _WHERE.items() for name in names.split()}
+if TYPE_CHECKING:  # what is exported: see lazily
+    from tacit.core.client import Call as Call
+    from tacit.core.client import Client as Client
+    from tacit.core.client import Reply as Reply
+    from tacit.core.client import Task as Task
+    from tacit.core.client import no_limit as no_limit
+    from tacit.core.client import task as task
+    from tacit.core.cohort import Cohort as Cohort
+    from tacit.core.cohort import Everyone as Everyone
+    from tacit.core.cohort import Fixed as Fixed
+    from tacit.core.cohort import Law as Law
+    from tacit.core.cohort import Poisson as Poisson
+    from tacit.core.cohort import Replies as Replies
+    from tacit.core.cohort import Sample as Sample
+    from tacit.core.cohort import check_rounds as check_rounds
+    from tacit.core.cohort import most_rounds as most_rounds
+    from tacit.core.cohort import some as some
+    from tacit.core.errors import BadInput as BadInput
+    from tacit.core.errors import BudgetReached as BudgetReached
+    from tacit.core.errors import Diverged as Diverged
+    from tacit.core.errors import TacitError as TacitError
+    from tacit.core.errors import TooFewReplies as TooFewReplies
+    from tacit.core.errors import check_choice as check_choice
+    from tacit.core.errors import check_clip as check_clip
+    from tacit.core.errors import check_number as check_number
+    from tacit.core.errors import in_clip_range as in_clip_range
+    from tacit.core.ledger import FEDERATION as FEDERATION
+    from tacit.core.ledger import Event as Event
+    from tacit.core.ledger import Gaussian as Gaussian
+    from tacit.core.ledger import Laplace as Laplace
+    from tacit.core.ledger import Ledger as Ledger
+    from tacit.core.ledger import Noise as Noise
+    from tacit.core.ledger import NonPrivate as NonPrivate
+    from tacit.core.ledger import Nothing as Nothing
+    from tacit.core.ledger import Observer as Observer
+    from tacit.core.ledger import PublicFloat as PublicFloat
+    from tacit.core.ledger import PublicInt as PublicInt
+    from tacit.core.ledger import Pure as Pure
+    from tacit.core.ledger import Relation as Relation
+    from tacit.core.ledger import Release as Release
+    from tacit.core.ledger import Released as Released
+    from tacit.core.ledger import Rounds as Rounds
+    from tacit.core.ledger import Sampling as Sampling
+    from tacit.core.ledger import Stated as Stated
+    from tacit.core.ledger import Unit as Unit
+    from tacit.core.ledger import is_public as is_public
+    from tacit.core.ledger import public as public
+    from tacit.core.ledger import union as union
+    from tacit.core.ledger import unnoised as unnoised
+    from tacit.core.method import Accounted as Accounted
+    from tacit.core.method import Claim as Claim
+    from tacit.core.method import Method as Method
+    from tacit.core.method import Nested as Nested
+    from tacit.core.method import Outer as Outer
+    from tacit.core.method import Predictor as Predictor
+    from tacit.core.method import Sizes as Sizes
+    from tacit.core.method import State as State
+    from tacit.core.method import Times as Times
+    from tacit.core.names import AskId as AskId
+    from tacit.core.names import ClientId as ClientId
+    from tacit.core.names import Owner as Owner
+    from tacit.core.names import PartOfTests as PartOfTests
+    from tacit.core.names import ask_id as ask_id
+    from tacit.core.params import Params as Params
+    from tacit.core.params import load_params as load_params
+    from tacit.core.params import mean as mean
+    from tacit.core.params import params_of as params_of
+    from tacit.core.params import weighted_sum as weighted_sum
+    from tacit.core.seeds import rng_for as rng_for
+    from tacit.core.seeds import seed_for as seed_for
 
-
-def __getattr__(name: str) -> Any:
-    """Import a word's module when the word is first used: accounting need not wait for torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'tacit.core' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tacit.core.{_MODULES[name]}"), name)
-
-
-__all__ = [
-    "FEDERATION",
-    "Accounted",
-    "BadInput",
-    "BudgetReached",
-    "Call",
-    "Claim",
-    "Client",
-    "ClientId",
-    "Cohort",
-    "Diverged",
-    "Event",
-    "Everyone",
-    "Fixed",
-    "Gaussian",
-    "Laplace",
-    "Law",
-    "Ledger",
-    "Method",
-    "Nested",
-    "Noise",
-    "NonPrivate",
-    "Nothing",
-    "Observer",
-    "Outer",
-    "Params",
-    "Poisson",
-    "Predictor",
-    "PublicFloat",
-    "PublicInt",
-    "Pure",
-    "Relation",
-    "Release",
-    "Released",
-    "Replies",
-    "Reply",
-    "Rounds",
-    "Sample",
-    "Sampling",
-    "Sizes",
-    "State",
-    "Stated",
-    "TacitError",
-    "Task",
-    "Times",
-    "TooFewReplies",
-    "Unit",
-    "check_choice",
-    "check_clip",
-    "check_number",
-    "check_rounds",
-    "in_clip_range",
-    "is_public",
-    "load_params",
-    "mean",
-    "most_rounds",
-    "no_limit",
-    "params_of",
-    "public",
-    "rng_for",
-    "seed_for",
-    "some",
-    "task",
-    "union",
-    "unnoised",
-    "weighted_sum",
-]
+__getattr__, __all__ = lazily(__name__, __file__)  # accounting need not wait for torch

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Type
 import numpy as np
 from torch import nn
 
+from tacit.core.data import LocalData, Pool
 from tacit.core.errors import BadInput
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
+from tacit.core.names import ClientId
 from tacit.core.own_code import wire_name
 
-ClientId = str
 APART = 1 << 20  # between the numbers of two requests: more lines than one task writes
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,8 +36,8 @@ class Client:
 
     id: ClientId
     round: int
-    data: Any  # its training data: a data.federated.LocalData
-    test: Any  # its own test data, likewise
+    data: LocalData  # its training data
+    test: LocalData  # its own test data
     model: nn.Module  # an instance of the experiment's network, to load parameters into
     kept: Mapping[str, Any]  # from the last reply the server accepted
     rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
@@ -82,6 +83,8 @@ class Reply(Generic[T]):
     sent: T  # a dataclass that names everything that leaves the client
     # becomes ``me.kept`` if and only if the server accepts the reply
     keep: Mapping[str, Any] | None = None
+    # examples that join this client's data from then on, likewise; for tasks of this package
+    pool: Pool | None = None
 
 
 @dataclass(frozen=True)

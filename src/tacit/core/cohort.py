@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 import numpy as np
 
-from tacit.core.client import Call, ClientId
+from tacit.core.client import Call
+from tacit.core.data import Examples
 from tacit.core.errors import BadInput, check_number
 from tacit.core.ledger import Ledger, Noise, Release
+from tacit.core.names import AskId, ClientId
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -81,7 +83,7 @@ class Replies(Sequence[T]):
     """What came back, in client order, plus who failed and why."""
 
     def __init__(
-        self, id: str, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]
+        self, id: AskId, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]
     ) -> None:
         self.id, self.sample, self.failed = id, sample, dict(failed)
         self.clients = tuple(i for i in sample.ids if i in got)
@@ -122,8 +124,8 @@ class Cohort(Protocol):
         ...
 
     @property
-    def public(self) -> Any:
-        """Examples that belong to nobody, a data.examples.Examples, or None.
+    def public(self) -> Examples | None:
+        """Examples that belong to nobody, or None.
 
         Their labels are only for reports.
         """
@@ -131,10 +133,10 @@ class Cohort(Protocol):
 
     def afford(self, line: Release) -> None: ...
     def release(self, line: Release) -> None: ...
-    def turn(self, name: str, content: str) -> int: ...
+    def turn(self, name: AskId, content: str) -> int: ...
     def sample(self, law: Law, round: int) -> Sample: ...
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]: ...
-    def own(self, call: Call[T], data: Any, round: int) -> T: ...
+    def own(self, call: Call[T], data: Examples, round: int) -> T: ...
     def rng(self, *path: object) -> np.random.Generator: ...
 
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor
 
-from tacit.core.client import Client, ClientId
+from tacit.core.client import Client
 from tacit.core.cohort import Cohort
 from tacit.core.errors import BadInput
 from tacit.core.ledger import Observer, Release, Unit, unnoised
+from tacit.core.names import ClientId
 from tacit.core.own_code import wire_name
 from tacit.core.params import Params, load_params
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, ClientId, seed_for
+from tacit.core import BadInput, ClientId, PartOfTests, seed_for
+from tacit.core.data import Examples as AnyExamples
+from tacit.core.data import Rows
 from tacit.core.own_code import load
 from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.places import Keys, keys, places
-from tacit.data.splits import Split, is_own_split, split
+from tacit.data.splits import IntArray, Split, is_own_split, split
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class LocalData:
     """Some rows of a data set, as one client holds them; nothing is copied until a batch is taken."""
 
     source: Examples
-    rows: np.ndarray[Any, np.dtype[np.int64]]
+    rows: IntArray
     mean: tuple[float, ...]
     std: tuple[float, ...]
     relabel: tuple[int, ...] | None = None
@@ -46,17 +47,19 @@ class LocalData:
             return replace(self, rows=self.rows[:0], extra=pool.examples, public=True)
         return replace(self, extra=pool.examples)
 
+    def only(self, rows: IntArray) -> LocalData:
+        """Return some of the client's own rows of the source."""
+        return replace(self, rows=rows)
+
+    def holding(self, source: AnyExamples, rows: IntArray) -> LocalData:
+        """Return rows of other examples, with labels as they are, treated as this client's."""
+        other = Examples(source.x, source.y)
+        return replace(self, source=other, rows=rows, relabel=None, noise=0.0, extra=None)
+
     def showing(self, inputs: Tensor) -> LocalData:
         """Return other inputs, without labels, as this client's network takes them."""
         unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64))
-        return replace(
-            self,
-            source=unlabelled,
-            rows=np.arange(len(inputs)),
-            relabel=None,
-            noise=0.0,
-            extra=None,
-        )
+        return self.holding(unlabelled, np.arange(len(inputs)))
 
     @cached_property
     def examples(self) -> Examples:
@@ -88,7 +91,7 @@ class LocalData:
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
         return 1 / std, mean / std
 
-    def batch(self, rows: Sequence[int] | np.ndarray[Any, Any] | slice) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return inputs (float, normalised, channels-last) and labels of some of these rows."""
         at: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows)
         x, y = self.examples.x[at], self.examples.y[at]
@@ -126,20 +129,20 @@ class Federation:
     def test(self, client: ClientId, device: str = "cpu") -> LocalData:
         """Return a client's own test data.
 
-        ``"test:2/8"`` is the third of eight parts of the whole test set.
+        The name of a :class:`tacit.core.PartOfTests` is one of everybody's.
         """
-        if not client.startswith("test:"):
+        whole = PartOfTests.read(client)
+        if whole is None:
             return self._local(
                 self.dataset.test, self.split.test[int(client)], client, "test", device
             )
-        part, parts = map(int, client.removeprefix("test:").split("/"))
-        rows = np.array_split(np.arange(len(self.dataset.test)), parts)[part]
+        rows = np.array_split(np.arange(len(self.dataset.test)), whole.of)[whole.part]
         return LocalData(
             self.dataset.test, rows, self.dataset.mean, self.dataset.std, device=device
         )
 
     def _local(
-        self, source: Examples, rows: Any, client: ClientId, use: str, device: str
+        self, source: Examples, rows: IntArray, client: ClientId, use: str, device: str
     ) -> LocalData:
         s, i = self.split, int(client)
         noisy = self._noise_keys.get(use)

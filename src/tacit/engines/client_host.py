@@ -24,12 +24,15 @@ from tacit.core import (
     ClientId,
     Ledger,
     Noise,
+    PartOfTests,
+    Reply,
     Task,
     no_limit,
     own_code,
     rng_for,
     seed_for,
 )
+from tacit.core.data import Examples as AnyExamples
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation, LocalData
 from tacit.engines.charging import charge, charge_failure
@@ -76,7 +79,7 @@ class World:
         Its batches depend on who and when, not on the method's name.
         """
         test = self.federation.test(client, self.device)
-        examiner = client.startswith("test:")
+        examiner = PartOfTests.read(client) is not None
         own = test if examiner else self.federation.train(client, self.device)
         own = own if examiner else own.joined(kept.get(POOL))
         return Client(
@@ -124,11 +127,13 @@ class World:
             torch.cuda.manual_seed(seed_for(*place))
         return rng_for(*place)
 
-    def own(self, call: Call[T], data: Examples, round: int) -> T:
+    def own(self, call: Call[T], data: AnyExamples, round: int) -> T:
         """Run a task at the server itself, on data that it may see; nothing of that is a release."""
         d = self.federation.dataset
         rows = np.arange(len(data))
-        local = LocalData(data, rows, d.mean, d.std, device=self.device, public=True)
+        local = LocalData(
+            Examples(data.x, data.y), rows, d.mean, d.std, device=self.device, public=True
+        )
         with torch.random.fork_rng(devices=[]), one_thread():
             me = Client(
                 "server",
@@ -174,12 +179,11 @@ class World:
         try:
             reply = task_named(call.task).fn(me, **call.args)
             charge(me, reply, head)
-            if reply.keep is not None:
-                check_kept(call.task, reply.keep)
-                pool = {k: v for k, v in kept.items() if k == POOL}
-                store.keep(head.ask, pool | dict(reply.keep))
+            keeps = kept_by(call.task, reply, kept)
+            if keeps is not None:
+                store.keep(head.ask, keeps)
             sent = shrink(self.compress, reply.sent, call.args)
-            return Answer(sent, reply.keep is not None, list(me.spent))
+            return Answer(sent, keeps is not None, list(me.spent))
         except Exception as e:
             return Refusal.of(e, charge_failure(me, head, e))
         finally:
@@ -200,12 +204,22 @@ class World:
                 return pack(Refusal.of(e))
 
 
-def check_kept(task: str, keep: Mapping[str, Any]) -> None:
-    """Refuse a pool of a task of the user's own: what is in a pool counts as released."""
-    if POOL in keep and not task_named(task).built_in:
+def kept_by(task: str, reply: Reply[Any], before: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a reply leaves at the client, its pool included; None: all stays as it is.
+
+    A pool of a task of the user's own is refused: what is in a pool counts as released.
+    """
+    if reply.pool is not None and not task_named(task).built_in:
+        raise BadInput("pool: a task of your own cannot declare examples released; use keep")
+    if POOL in (reply.keep or {}):
         raise BadInput(
             f"keep: {POOL!r} is where samples from other clients are kept; choose another name"
         )
+    if reply.keep is None and reply.pool is None:
+        return None
+    own = before if reply.keep is None else reply.keep
+    pool = before.get(POOL) if reply.pool is None else reply.pool
+    return {**own, **({} if pool is None else {POOL: pool})}
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -29,14 +29,16 @@ from tacit.core import (
     Call,
     ClientId,
     Observer,
+    Owner,
     Params,
     Release,
     Released,
     Task,
     TooFewReplies,
     Unit,
+    ask_id,
 )
-from tacit.data.examples import Examples
+from tacit.core.data import Examples
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, check_finite
 from tacit.engines.server import Engine, Results
@@ -201,7 +203,7 @@ class Sites(Engine):
 
         Who is silent is left out.
         """
-        blob, heads = pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids]
+        blob, heads = pack(call), [self._head(i, ask_id(call.task, round), round) for i in ids]
         blobs, failed = self.exchange("look", blob, heads)
         self.failed = failed | self.failed  # what went wrong in training is worth more
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in ids if i in blobs}
@@ -280,7 +282,10 @@ def check_answer(answer: Any, head: Head, call: Call[Any]) -> None:
     if not isinstance(answer, Answer) or not isinstance(answer.ledger, list):
         raise BadInput("message: not an answer")
     for line in answer.ledger:
-        if not isinstance(line, Release) or line.owner not in (head.client, f"test:{head.client}"):
+        if not isinstance(line, Release) or line.owner not in (
+            head.client,
+            Owner(head.client, tests=True).id,
+        ):
             raise BadInput("message: a ledger line that is not this site's")
     promised = _promised(call.task)
     if promised is not None:

@@ -12,6 +12,7 @@ import torch
 
 from tacit.codec import encode
 from tacit.core import (
+    AskId,
     BadInput,
     ClientId,
     Diverged,
@@ -27,11 +28,11 @@ class Head:
     """What goes with a call to one client."""
 
     client: ClientId
-    ask: str
+    ask: AskId
     round: int
-    accepted: str | None  # the last ask whose kept state the server accepted from this client
+    accepted: AskId | None  # the last ask whose kept state the server accepted from this client
     # the same, as of the server's last checkpoint, to which it may have to go back
-    saved: str | None
+    saved: AskId | None
 
 
 @dataclass(frozen=True)

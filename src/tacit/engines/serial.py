@@ -10,7 +10,7 @@ from tacit.core import (
     Call,
     ClientId,
 )
-from tacit.data.examples import Examples
+from tacit.core.data import Examples
 from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
 from tacit.engines.messages import Head

@@ -12,6 +12,7 @@ from tacit.codec import pack, unpack
 from tacit.compress.replies import restore
 from tacit.core import (
     FEDERATION,
+    AskId,
     Call,
     ClientId,
     Law,
@@ -21,9 +22,10 @@ from tacit.core import (
     Replies,
     Sample,
     TooFewReplies,
+    ask_id,
     rng_for,
 )
-from tacit.data.examples import Examples
+from tacit.core.data import Examples
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal
 
@@ -47,8 +49,8 @@ class Engine(ABC):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.ledger = Ledger()
-        self.accepted: dict[ClientId, str] = {}
-        self.saved: dict[ClientId, str] = {}
+        self.accepted: dict[ClientId, AskId] = {}
+        self.saved: dict[ClientId, AskId] = {}
         self.count_anew()
 
     @property
@@ -110,7 +112,7 @@ class Engine(ABC):
             of: who is asked
             need: the least share of them that must answer
         """
-        ask = f"{call.task}@{of.round}"
+        ask = ask_id(call.task, of.round)
         blob = pack(call)
         blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
         self.bytes_down += len(blob) * len(of.ids)
@@ -148,7 +150,7 @@ class Engine(ABC):
 
         Read-only, and outside the experiment's traffic and ledger.
         """
-        blob, heads = pack(call), [self._head(i, f"{call.task}@{round}", round) for i in ids]
+        blob, heads = pack(call), [self._head(i, ask_id(call.task, round), round) for i in ids]
         blobs, failed = self.exchange("look", blob, heads)
         if failed:  # looking again costs nothing
             again, failed = self.exchange("look", blob, [h for h in heads if h.client in failed])
@@ -162,7 +164,7 @@ class Engine(ABC):
             raise TooFewReplies(f"evaluation on client {i} failed: {r.words}")
         return seen
 
-    def _head(self, client: ClientId, ask: str, round: int) -> Head:
+    def _head(self, client: ClientId, ask: AskId, round: int) -> Head:
         return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
 
     def afford(self, line: Release) -> None:
@@ -181,8 +183,8 @@ class Engine(ABC):
         self.config.on_release([r for r in after if r.owner == line.owner], after)
         self.ledger = after
 
-    def turn(self, name: str, content: str) -> int:
-        """Return which of the different contents under a name, ``what@round``, this is, from 0 on.
+    def turn(self, name: AskId, content: str) -> int:
+        """Return which of the different contents under a name this is, from 0 on.
 
         For the server's mechanisms, before they draw: seeded noise must not serve two of them.
         """
@@ -194,7 +196,7 @@ class Engine(ABC):
         self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
 
-    def snapshot(self) -> dict[ClientId, str]:
+    def snapshot(self) -> dict[ClientId, AskId]:
         """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
         return dict(self.accepted)
 
@@ -202,7 +204,7 @@ class Engine(ABC):
         """Note that the present snapshot is safely on disk."""
         self.saved = dict(self.accepted)
 
-    def restore(self, snapshot: Mapping[ClientId, str], ledger: Ledger | None = None) -> None:
+    def restore(self, snapshot: Mapping[ClientId, AskId], ledger: Ledger | None = None) -> None:
         """Go back to a snapshot; the ledger is never rolled back."""
         self.accepted, self.saved = dict(snapshot), dict(snapshot)
         self.ledger = ledger or Ledger()

@@ -28,7 +28,7 @@ import torch.multiprocessing as mp
 
 from tacit.codec import pack, unpack
 from tacit.core import Call, ClientId, Task, own_code
-from tacit.data.examples import Examples
+from tacit.core.data import Examples
 from tacit.engines.client_host import World
 from tacit.engines.config import Config
 from tacit.engines.messages import Head

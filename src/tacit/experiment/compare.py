@@ -19,7 +19,7 @@ from tacit import codec
 from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, TacitError, check_number
 from tacit.data.examples import Dataset
-from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
@@ -98,6 +98,7 @@ class Compared:
     notes: list[str] = field(default_factory=list)
 
 
+@shows_setting
 def compare(
     methods: Sequence[str],
     *,

@@ -5,13 +5,14 @@ The same fields, the same checks, unknown keys are errors.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
@@ -19,6 +20,10 @@ from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from, name_of, raw_method, validated
+
+SITES = "sites"  # stands for data and split of a run whose clients bring their own
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class Setting:
     # processes; auto: one per processor; 0: as --engine serial
     workers: int | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether it is of a run with real sites, which divide nothing."""
+        return self.split == SITES
 
     def __post_init__(self) -> None:
         check_number("clients", self.clients, at_least=1)
@@ -82,6 +92,23 @@ class Experiment:
 def dataset_of(setting: Setting) -> Dataset:
     """Return the data set that a setting names, with the classes that it states."""
     return load(setting.data, classes=setting.classes or None)
+
+
+def shows_setting(function: Callable[P, T]) -> Callable[P, T]:
+    """Let ``help()`` show the fields of :class:`Setting` in place of ``**setting``."""
+    told = inspect.signature(function)
+    own = [p for p in told.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    known = {p.name for p in own}
+    more = [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
+        )
+        for f in fields(Setting)
+        if f.name not in known
+    ]
+    shown: Any = function
+    shown.__signature__ = told.replace(parameters=[*own, *more])
+    return function
 
 
 def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:

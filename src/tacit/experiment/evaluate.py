@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tacit.core import Client, ClientId, Method, Params, Reply, task
+from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, task
 from tacit.data.federated import Federation
 from tacit.engines.server import Engine
 from tacit.experiment.scoring import Evaluation, Scored, Tally, counted, score_with
@@ -35,7 +35,7 @@ def evaluate(
     method, s = method.innermost(s)
     if method.answers == "personal":
         return Evaluation.of(_personal(method, s, engine, federation), personal=True)
-    ids = [f"test:{k}/{parts}" for k in range(parts)]
+    ids = [PartOfTests(k, parts).id for k in range(parts)]
     plain = method.answers == "network"
     call = score(x=s.x) if plain else score_with_method(method=method, s=s)
     return _shared(engine.look(call, ids, s.round), federation)

@@ -17,7 +17,7 @@ from typing import IO, Any
 from safetensors.torch import save as save_tensors
 
 from tacit import codec
-from tacit.core import BadInput, ClientId, Ledger, Nothing, Params, Release
+from tacit.core import AskId, BadInput, ClientId, Ledger, Nothing, Params, Release
 from tacit.engines.store import Draws, read_ledger, to_text
 from tacit.experiment.about import FILE as ABOUT
 from tacit.experiment.about import note_start
@@ -141,7 +141,7 @@ class RunDir:
         """Return what runs here."""
         return read_experiment(self._config)
 
-    def checkpoint(self) -> tuple[Any, dict[ClientId, str]] | None:
+    def checkpoint(self) -> tuple[Any, dict[ClientId, AskId]] | None:
         """Return the last saved state and the engine's snapshot, if a round has been finished."""
         if not self._state.exists():
             return None
@@ -156,7 +156,7 @@ class RunDir:
         """What the server's seeded noise was drawn for."""
         return Draws(self.folder / "checkpoint" / "draws.json")
 
-    def save(self, state: Any, accepted: dict[ClientId, str]) -> None:
+    def save(self, state: Any, accepted: dict[ClientId, AskId]) -> None:
         """Replace the checkpoint in one step."""
         codec.save({"state": state, "accepted": accepted}, self._state, durable=True)
 

@@ -21,7 +21,7 @@ from tacit.engines.config import Config
 from tacit.engines.flower import AtServer, Charter, Facts, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
-from tacit.experiment.config import Experiment
+from tacit.experiment.config import SITES, Experiment
 from tacit.experiment.plan import check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
@@ -96,11 +96,9 @@ class AtSites:
             )
         sizes = {i: f.examples for i, f in facts.items()}
         warn_of_delta(s.delta, sizes)
-        setting = replace(
-            s, model=choose(s.model, shape), clients=clients, split="sites", data="sites"
-        )
+        setting = replace(s, model=choose(s.model, shape), clients=clients, split=SITES, data=SITES)
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
-        dataset = Dataset("sites", _nothing(shape), _nothing(shape), classes, mean, std)
+        dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
         check_parts(method, model, shape, len(classes))
         return cls(

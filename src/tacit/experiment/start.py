@@ -16,7 +16,7 @@ from tacit.core import (
 from tacit.data.examples import Dataset
 from tacit.data.splits import is_own_split
 from tacit.experiment.calibration import calibrated, participations
-from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.extend import extended
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
@@ -25,8 +25,9 @@ from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import as_method, label_of, name_of
 
 
+@shows_setting
 def run(
-    method: Any,
+    method: str | Method,
     *,
     data: str | Dataset = "digits",
     out: str | Path | None = None,
@@ -35,12 +36,15 @@ def run(
 ) -> Run:
     """Run a method and return its finished :class:`Run`.
 
-    ``method`` is a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
-    its settings) or an instance; ``data`` a name, a path or a :class:`tacit.data.Dataset`; ``out``
-    the folder of the run, a new one in ``runs/`` by default; ``watch`` is told how it goes. The
-    other keywords are the fields of :class:`tacit.experiment.config.Setting`: split, clients, model,
-    seed, eval_every, delta, budget, compress, noise, workers, device. What cannot be used is
-    refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
+    What cannot be used is refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
+
+    Args:
+        method: a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists its
+            settings), or an instance, also of a method of your own
+        data: a name, a path or a :class:`tacit.data.Dataset`
+        out: the folder of the run; default: a new one in ``runs/``
+        watch: is told how it goes
+        **setting: the fields of :class:`tacit.experiment.config.Setting`, such as ``split``
     """
     method = as_method(method)
     dataset = data if isinstance(data, Dataset) else None
@@ -91,7 +95,7 @@ def resume(
     """
     directory = RunDir.open(Path(folder))
     experiment = directory.experiment()
-    if experiment.setting.split == "sites":
+    if experiment.setting.at_sites:
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
     dataset = dataset or data_again(experiment.setting, "tacit.resume(folder, dataset=...)")
     plan = Plan.of(experiment, dataset)

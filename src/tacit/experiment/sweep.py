@@ -27,7 +27,7 @@ from tacit.experiment.compare import (
     write_json,
     write_plan,
 )
-from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from
+from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.start import data_again
@@ -185,6 +185,7 @@ def _number(spec: str, word: str) -> int | float:
     raise BadInput(f"over = {spec!r}: {word.strip()!r} is not a number")
 
 
+@shows_setting
 def sweep(
     methods: str | Sequence[str],
     over: Mapping[str, Sequence[float]],

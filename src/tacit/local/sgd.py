@@ -127,7 +127,7 @@ class SGD:
             x, _ = replace(self, epochs=int(whole)).fit(me, x)
         if some := round(part * len(me.data)):
             rows = me.data.rows[me.rng.permutation(len(me.data))[:some]]
-            x, _ = replace(self, epochs=1).fit(replace(me, data=replace(me.data, rows=rows)), x)
+            x, _ = replace(self, epochs=1).fit(replace(me, data=me.data.only(rows)), x)
         return x
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:

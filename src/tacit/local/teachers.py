@@ -57,7 +57,7 @@ class Teaching(Method):
         """Return the public images that get a label; their true labels are for the report only."""
         if cohort.public is None:
             raise BadInput("split: there is no public set; a split such as sizes:kd-mnist has one")
-        public: Examples = cohort.public
+        public = Examples(cohort.public.x, cohort.public.y)
         return public.take(torch.arange(min(self.queries or len(public), len(public))))
 
     def vote_lines(
@@ -96,7 +96,7 @@ def sub_ballots(me: Client, x: Params, sgd: SGD, images: Tensor, many: int) -> A
     own, rngs = me.data.examples, me.rng.spawn(many)
     total = np.zeros((len(images), me.classes))
     for rows, rng in zip(parts(me, many), rngs, strict=True):
-        part = replace(me.data, source=own, rows=rows, relabel=None, noise=0.0, extra=None)
+        part = me.data.holding(own, rows)
         # a network of its own: one could keep something of the batches of another sub-teacher
         alone = replace(me, data=part, rng=rng, model=copy.deepcopy(me.model))
         with own_chance(rng, me.data.device):

@@ -146,4 +146,4 @@ def synthesise(me: Client, how: Augment, delta: float) -> Reply[Share]:
 
 @task
 def join(me: Client, pool: Pool) -> Reply[Done]:
-    return Reply(Done(), keep={**me.kept, "pool": pool})
+    return Reply(Done(), pool=pool)

@@ -40,6 +40,7 @@ from tacit.core import (
     Sampling,
     Stated,
     Unit,
+    ask_id,
     check_clip,
     check_number,
     in_clip_range,
@@ -275,7 +276,7 @@ def gaussian_mean(
     task, t = replies.id.partition("@")[0], replies.sample.round
     lines = _mean_lines(cohort, task, replies.sample, z, secret)
     parts = [take(r).clipped(clip) for r in replies]
-    turn = cohort.turn(f"{task}@{t}", digest(v for part in parts for v in part.values()))
+    turn = cohort.turn(ask_id(task, t), digest(v for part in parts for v in part.values()))
     for line in lines:
         cohort.release(replace(line, attempt=turn))
     draw = source(cohort.noise, cohort.rng("noise", task, t, *again(turn)))
@@ -318,7 +319,7 @@ def claimed_mean_line(task: str, why: str) -> Release:
 
 def public_noise(cohort: Cohort, x: Params, *, sd: float, t: int) -> Params:
     """Add noise for which nothing is claimed, such as a published server's on the way down."""
-    turn = cohort.turn(f"public noise@{t}", digest(x.values()))
+    turn = cohort.turn(ask_id("public noise", t), digest(x.values()))
     draw = source(cohort.noise, cohort.rng("public noise", t, *again(turn)))
     return _noisy(draw, x, sd)
 
@@ -407,7 +408,7 @@ def noisy_votes(
     """
     check_number("scale", scale, at_least=0)
     task, t = replies.id.partition("@")[0], replies.sample.round
-    turn = cohort.turn(f"votes of {task}@{t}", digest([torch.from_numpy(counts)]))
+    turn = cohort.turn(ask_id(f"votes of {task}", t), digest([torch.from_numpy(counts)]))
     for client in replies.clients:
         line = vote_line(client, "vote", len(counts), scale=scale, kind=kind)
         line = replace(line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task)
@@ -460,7 +461,9 @@ class AdaptiveClip:
 
     def next(self, cohort: Cohort, clip: float, below: Sequence[bool], t: int) -> float:
         """Return the next clip, in the range of clips; its noise is paid for by :attr:`update_z`."""
-        turn = cohort.turn(f"clip@{t}", digest([torch.tensor(list(below)), torch.tensor(clip)]))
+        turn = cohort.turn(
+            ask_id("clip", t), digest([torch.tensor(list(below)), torch.tensor(clip)])
+        )
         draw = source(cohort.noise, cohort.rng("clip", t, *again(turn)))
         bits = torch.tensor(sum(float(b) - 0.5 for b in below), dtype=torch.float64)
         (noisy,) = noised(draw, [bits], self.bit_noise)

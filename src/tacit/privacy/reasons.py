@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tacit.core import Ledger, NonPrivate, Nothing, Observer, Release, Unit
+from tacit.core import Ledger, NonPrivate, Nothing, Observer, Owner, Release, Unit
 from tacit.privacy.accounting import bill, bills, most_spent, ruins, visible
 from tacit.privacy.bill import finite
 from tacit.privacy.rounding import rounded_down, rounded_up
@@ -96,8 +96,9 @@ def _worst(
     if len({bill(mine, unit) for mine in own.values()}) == 1:
         return ""
     name, _ = most_spent(bills(ledger, unit=unit, observer=observer), "zero-out", delta)
-    whose = "test data of client " if name.startswith("test:") else "client "
-    return f"; most spent by {whose}{_cut(name.removeprefix('test:'), NAME)}"
+    owner = Owner.read(name)
+    whose = "test data of client " if owner.tests else "client "
+    return f"; most spent by {whose}{_cut(owner.client, NAME)}"
 
 
 def _ranges(texts: Iterable[str]) -> list[str]:

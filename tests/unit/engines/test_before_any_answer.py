@@ -399,11 +399,23 @@ def keep_as_a_pool(me: Client) -> Reply[Size]:
     return Reply(Size(me.size), keep={"pool": Pool(me.data.examples, instead=True)})
 
 
-def test_a_task_of_ones_own_cannot_declare_its_data_released(sandbox):
+@task
+def have_a_pool(me: Client) -> Reply[Size]:
+    return Reply(Size(me.size), pool=Pool(me.data.examples, instead=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (keep_as_a_pool(), "'pool' is where samples from other clients are kept"),
+        (have_a_pool(), "pool: a task of your own cannot declare examples released"),
+    ],
+)
+def test_a_task_of_ones_own_cannot_declare_its_data_released(sandbox, call, why):
     """What is in a pool is trained on without noise and without a line."""
     engine = sandbox.serial(FedAvg())
-    with pytest.raises(BadInput, match="'pool' is where samples from other clients are kept"):
-        ask(engine, keep_as_a_pool())
+    with pytest.raises(BadInput, match=why):
+        ask(engine, call)
     (update,) = ask(engine, train(x=sandbox.x0, sgd=SGD()))
     assert not update.dx.released
     assert epsilon(engine.ledger) == math.inf

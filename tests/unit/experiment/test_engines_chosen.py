@@ -44,5 +44,5 @@ def test_a_cluster_without_ray_is_one_line_and_leaves_nothing(tmp_path):
 
 
 def test_an_unknown_engine_names_those_that_there_are():
-    with pytest.raises(BadInput, match="engine = 'spark'.*'workers', 'serial' or 'ray'"):
+    with pytest.raises(BadInput, match=r"engine = 'spark'.*'workers', 'serial' or 'ray'"):
         tacit.run("fedavg:rounds=1", engine="spark")
