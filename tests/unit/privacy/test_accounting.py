@@ -488,7 +488,7 @@ def test_a_budget_is_refused_with_its_own_exit_code_in_one_line():
     assert e.value.exit_code == 3
     assert "\n" not in str(e.value)
     for nothing_known in (Ledger(), Ledger([line(event=RAW)])):
-        with pytest.raises(BudgetReached, match="epsilon to inf"):
+        with pytest.raises(BudgetReached, match="epsilon is inf"):
             approve(nothing_known, budget=1e9, **where)
 
 

@@ -89,7 +89,7 @@ def test_a_budget_that_is_just_passed_is_not_said_to_be_met():
     z = 1 / gdp_mu(10.001, 1e-5)
     ledger = Ledger([Release("a", "example", "0", "server", Gaussian(z), ((0, 0),))])
     assert epsilon(ledger, **where) == pytest.approx(10.001)
-    with pytest.raises(BudgetReached, match=r"epsilon to 10\.01 "):
+    with pytest.raises(BudgetReached, match=r"epsilon is 10\.01 "):
         approve(ledger, budget=10.0, **where)
 
 

@@ -19,7 +19,8 @@ from tacit.privacy.calibrate import spend
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
 from tacit.synthesis import gan as module
-from tacit.synthesis.gan import GAN, Game, claims, permitted
+from tacit.synthesis.augment import Augment
+from tacit.synthesis.gan import GAN, Game, permitted
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
 DELTA = 1e-5
@@ -308,7 +309,7 @@ def test_every_record_is_as_likely_in_a_batch_of_fixed_size():
 
 
 def test_claims_are_the_reference_values():
-    said = claims({"a": 6000, "b": 9000}, DELTA, GAN(mode="paper"))
+    said = Augment(mode="paper").claims({"a": 6000, "b": 9000}, DELTA)
     assert [name for name, _, _ in said] == ["published", "PLD", "PLD", "PLD", "certified"]
     published, poisson, replaced, fixed, end_to_end = (eps for _, eps, _ in said)
     assert published == 50
