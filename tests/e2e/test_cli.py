@@ -376,7 +376,15 @@ def test_doctor_methods_data(tmp_path: Path, printed: Printed) -> None:
     text = printed("doctor")
     assert [
         w
-        for w in ("python", "processors", "torch", "disk", "digits", str(tmp_path / "data"))
+        for w in (
+            "python",
+            "processors",
+            "torch",
+            "precision",
+            "disk",
+            "digits",
+            str(tmp_path / "data"),
+        )
         if w not in text
     ] == []
     text = printed("methods")

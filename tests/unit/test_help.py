@@ -147,7 +147,8 @@ def test_flags_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"--sgd.lr", "--sgd.clip"} <= set(found["sgd"])
     assert {"--data", "--split", "--seed"} <= set(found["experiment"])
     assert set(found["privacy"]) == {"--delta", "--budget", "--noise"}
-    assert set(found["machine"]) == {"--engine", "--address", "--workers", "--device"}
+    flags = {"--engine", "--address", "--workers", "--device", "--precision"}
+    assert set(found["machine"]) == flags
 
 
 BARE = """

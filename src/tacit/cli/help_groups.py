@@ -24,6 +24,7 @@ ELSEWHERE = {  # flags of an experiment that have a group of their own
     "address": "machine",
     "workers": "machine",
     "device": "machine",
+    "precision": "machine",
 }
 PREFIXED = "sgd and others"  # settings inside settings: tyro makes a box of each
 ANNOTATED: Any = Annotated  # with a type that is only known when it runs

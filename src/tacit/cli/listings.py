@@ -24,7 +24,8 @@ from tacit.data.splits import SCHEMES, clients_of
 from tacit.engines.workers import processors
 from tacit.experiment.config import Setting
 from tacit.methods import METHODS
-from tacit.models import MODELS
+from tacit.models import MODELS, build
+from tacit.models.precision import gain, made_for_bf16
 from tacit.report.pictures import draw_split, text_split
 
 
@@ -157,6 +158,9 @@ def split(args: Sequence[str]) -> None:
     print(f"picture: {png}, {svg}")
 
 
+TRIED = {"dafl-cnn": (1, 28, 28), "cuag-cnn": (3, 32, 32)}  # in both precisions, and their inputs
+
+
 def doctor(args: Sequence[str]) -> None:
     """Check this machine; what is wrong is marked and explained."""
     if _help(args, "usage: tacit doctor\n\nChecks processors, libraries, data and disk.", most=0):
@@ -210,6 +214,17 @@ def _device() -> tuple[bool, str]:
     ) if torch.cuda.is_available() else "cpu (no CUDA device)"
 
 
+def _precision() -> tuple[bool, str]:
+    known = ", ".join(made_for_bf16())
+    gains = {name: gain(build(name, shape, 10, 0), shape) for name, shape in TRIED.items()}
+    if not known:
+        return True, "f32 (no AVX512-BF16, no AMX)"
+    if None in gains.values():
+        return True, f"f32 ({known} announced, but a process that computes in bf16 ends)"
+    times = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
+    return True, f"{known}: bf16 against f32, times as fast: {times} (`--precision auto`)"
+
+
 def _disk() -> tuple[bool, str]:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     writable = os.access(Path.cwd(), os.W_OK)
@@ -231,6 +246,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "processors": _processors,
     "memory": _memory,
     "device": _device,
+    "precision": _precision,
     "disk": _disk,
     "data": _data,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -17,12 +19,42 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tacit.experiment.watch import Watcher
 from tacit.privacy import show_epsilon
+
+LONG = 600.0  # seconds that are left of a run after which one asks how it could be shorter
 
 
 def watcher(label: str) -> Bar | Lines:
     """Return what fits the place: a bar on a terminal, lines otherwise."""
     return Bar(label) if sys.stderr.isatty() else Lines(label)
+
+
+@dataclass
+class Suggesting:
+    """Watches as another does, and says once in a long run what could make it shorter."""
+
+    watch: Watcher
+    suggestion: Callable[[], str]  # "": nothing would
+    began: float = field(default_factory=time.monotonic)
+    done: bool = False
+
+    def begin(self, label: str, rounds: int) -> None:
+        """Start a run."""
+        self.watch.begin(label, rounds)
+        self.began = time.monotonic()
+
+    def answered(self, done: int, of: int) -> None:
+        """Pass it on."""
+        self.watch.answered(done, of)
+
+    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+        """Pass it on; after the first round, say what there is to say."""
+        self.watch.finished_round(line, rounds)
+        left = (time.monotonic() - self.began) * (rounds - line["round"])
+        if not self.done and left > LONG and (words := self.suggestion()):
+            print(words, file=sys.stderr, flush=True)
+        self.done = True
 
 
 def _percent(accuracy: float | None) -> str:

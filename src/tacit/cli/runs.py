@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ import tyro
 from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
-from tacit.cli.progress import watcher
+from tacit.cli.progress import Suggesting, watcher
 from tacit.core import Method, TacitError
 from tacit.experiment import start as starting
 from tacit.experiment.compare import (
@@ -36,6 +37,8 @@ from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import in_front_of
 from tacit.methods.spec import label_of, method_class, name_of, pairs_of, parted
+from tacit.models import build
+from tacit.models.precision import WORTH, gain, made_for_bf16
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
 from tacit.report.page import write_report
@@ -78,9 +81,24 @@ def run(args: Sequence[str]) -> None:
     experiment = Experiment(method, given.setting)
     label = label_of(name_of(experiment.method))
     with telling_if_stopped(), resumable(given.out) as told, watcher(label) as watch:
-        watch.begin(label, experiment.method.rounds)
-        done = starting.start(experiment, out=given.out, watch=watch, told=told)
+        telling = Suggesting(watch, partial(_shorter, experiment))
+        telling.begin(label, experiment.method.rounds)
+        done = starting.start(experiment, out=given.out, watch=telling, told=told)
     conclude(done)
+
+
+def _shorter(experiment: Experiment) -> str:
+    """Say that bfloat16 may be faster, where it is on this machine, for a network of convolutions."""
+    if experiment.setting.precision != "f32" or experiment.method.per_example:
+        return ""
+    shape = (3, 32, 32)
+    faster = gain(build("cuag-cnn", shape, 10, 0), shape) if made_for_bf16() else None
+    if faster is None or faster < WORTH:
+        return ""
+    return (
+        f"a long run: this processor trains in bfloat16 up to {faster:.1f} times as fast, "
+        "with other roundings (`--precision auto`)"
+    )
 
 
 def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:

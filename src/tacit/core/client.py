@@ -52,6 +52,8 @@ class Client:
     drawn: list[Release] = field(default_factory=list)  # releases of this very task, in order
     classes: int = 0  # how many classes the experiment has, which everybody knows
     examples: int | None = None  # how many it has to train on, whichever of them a task picks
+    # that ``model`` computes in, and other networks that a task makes, where it does not clip
+    precision: Literal["f32", "bf16"] = "f32"
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.

@@ -39,6 +39,7 @@ from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
 from tacit.engines.store import ClientStore
+from tacit.models.precision import Precision, compute_in
 
 T = TypeVar("T")
 
@@ -61,9 +62,11 @@ class World:
     # raises where a client's ledger would pass its budget
     approve: Callable[[Ledger], None] = no_limit
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
+    precision: Precision = "f32"  # that networks compute in
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        compute_in(self.precision, self.model)
 
     def client(
         self,
@@ -97,6 +100,7 @@ class World:
             attempt=attempt,
             classes=self.classes,
             examples=len(own),
+            precision=self.precision,
         )
 
     @cached_property
@@ -146,6 +150,7 @@ class World:
                 noise=self.noise,
                 task=call.task,
                 classes=self.classes,
+                precision=self.precision,
             )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent

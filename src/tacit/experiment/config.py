@@ -53,6 +53,8 @@ class Setting:
     # processes; auto: one per processor; 0: as --engine serial
     workers: int | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
+    # networks compute in; auto: bf16 where a trial shows that it is faster, not with DP-SGD
+    precision: Literal["f32", "bf16", "auto"] = "f32"
 
     @property
     def at_sites(self) -> bool:

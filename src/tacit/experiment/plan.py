@@ -34,6 +34,7 @@ from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of
 from tacit.models import build, choose
+from tacit.models.precision import chosen
 from tacit.privacy.checks import check_once
 
 
@@ -70,13 +71,14 @@ class Plan:
         check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
         warn_of_delta(s.delta, federation.sizes())
         warn_of_classes(dataset)
+        device, clips = _device(s.device), experiment.method.per_example
         resolved = replace(
             s,
             model=anywhere(choose(s.model, dataset.shape)),
             split=anywhere(s.split),
             clients=clients_of(s.split, s.clients),
+            precision=chosen(s.precision, model, dataset.shape, clips=clips, device=device),
         )
-        device = _device(s.device)
         experiment = replace(experiment, setting=resolved)
         return cls(experiment, federation, model, device, _processes(s, device))
 
@@ -110,6 +112,7 @@ class Plan:
             setting.delta,
             approve=budget_of(self.experiment).at_clients().check,
             compress=Compressor.of(setting.compress),
+            precision="bf16" if setting.precision == "bf16" else "f32",
         )
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:

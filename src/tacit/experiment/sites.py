@@ -96,7 +96,16 @@ class AtSites:
             )
         sizes = {i: f.examples for i, f in facts.items()}
         warn_of_delta(s.delta, sizes)
-        setting = replace(s, model=choose(s.model, shape), clients=clients, split=SITES, data=SITES)
+        if s.precision == "bf16":
+            raise BadInput("precision = 'bf16': sites compute in single precision; allowed: f32")
+        setting = replace(
+            s,
+            model=choose(s.model, shape),
+            clients=clients,
+            split=SITES,
+            data=SITES,
+            precision="f32",
+        )
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)

@@ -101,7 +101,8 @@ def features_of(model: nn.Module, inputs: Tensor) -> Tensor:
         output: Tensor = model(inputs)
     finally:
         hook.remove()
-    return seen[-1] if len(trained) > 1 and isinstance(trained[-1], nn.Linear) else output
+    inside = len(trained) > 1 and isinstance(trained[-1], nn.Linear)
+    return seen[-1].to(output.dtype) if inside else output
 
 
 def on_sphere(radius: float) -> Embed:

@@ -533,6 +533,13 @@ def sum_of(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(tensors)).sum(0)
 
 
+def check_digits(out: Tensor) -> None:
+    """Refuse what is computed in half precision: norms of such gradients are wrong by up to 1/256."""
+    if out.dtype in (torch.bfloat16, torch.float16):
+        what = str(out.dtype).removeprefix("torch.")
+        raise CannotClip(f"it computes in {what}, and clipping needs float32 or float64")
+
+
 class Tap(torch.autograd.Function):
     """A layer whose backward pass notes what the weights' gradients follow from, and goes on."""
 
@@ -544,7 +551,9 @@ class Tap(torch.autograd.Function):
         """
         ctx.layer, ctx.notes = layer, notes
         ctx.save_for_backward(x)
-        return layer.forward(x)
+        out = layer.forward(x)
+        check_digits(out)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.core import BadInput, Client, Diverged, check_choice, check_clip, check_number
+from tacit.models.precision import Precision, compute_in
 from tacit.privacy.calibrate import noise_for, spend, steps_for
 from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
 from tacit.privacy.perexample import clipped_sum
@@ -156,7 +157,7 @@ class GAN(GANSettings):
             raise BadInput(
                 f"client {me.id}: has no examples, and mode = 'paper' needs at least one"
             )
-        game = Game(self, shape, classes, me.rng, me.data.device)
+        game = Game(self, shape, classes, me.rng, me.data.device, me.precision)
         plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
         if known is None:
             self._paper(me, game, plan, watch)
@@ -236,7 +237,13 @@ class Game:
     """The two networks, what each of them wants, and how it gets better at that."""
 
     def __init__(
-        self, gan: GAN, shape: Shape, classes: int, rng: np.random.Generator, device: str = "cpu"
+        self,
+        gan: GAN,
+        shape: Shape,
+        classes: int,
+        rng: np.random.Generator,
+        device: str = "cpu",
+        precision: Precision = "f32",
     ) -> None:
         self.gan, self.shape, self.rng, self.device, self.clip = (
             gan,
@@ -247,6 +254,10 @@ class Game:
         )
         seed, known = int(rng.integers(2**63)), classes if gan.conditional else 0
         self.D, self.G = networks(shape[0], known, gan.width, gan.latent, seed, device)
+        # what the generator learns from; the discriminator itself learns in single precision
+        self.judge = copy.copy(self.D)
+        for net in (self.G, self.judge):
+            compute_in(precision, net)
         self.average, self.turns = copy.deepcopy(self.G), 0
         lr, betas = gan.own("lr"), (gan.beta1, gan.beta2)
         self.opt_D, self.opt_G = (
@@ -294,7 +305,8 @@ class Game:
     def improve_G(self, images: Tensor, y: Tensor) -> None:
         """Let the generator make such images look more real, and the average follow it."""
         weights, fading = list(self.G.parameters()), self.gan.loss == "saturating"
-        loss = -self.fake_loss(self.D, images, y) if fading else self.real_loss(self.D, images, y)
+        D = self.judge
+        loss = -self.fake_loss(D, images, y) if fading else self.real_loss(D, images, y)
         for w, g in zip(weights, torch.autograd.grad(loss.mean(), weights), strict=True):
             w.grad = g
         self.opt_G.step()
