@@ -92,6 +92,7 @@ HELP = {
     "split": ["--data", "--split", "--clients", "--seed", "--out", "label:k", "dirichlet:beta"],
     "doctor": ["doctor"],
     "report": ["DIR", "--out"],
+    "view": ["DIR", "--port", "--open"],
     "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
     "join": ["--server", "--name", "--data", "--budget", "--metrics", "--insecure"],
     "keys": ["init DIR", "new NAME", "add DIR NAME FILE.pub"],

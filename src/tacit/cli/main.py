@@ -25,6 +25,7 @@ COMMANDS = {
         "run methods over a grid of numbers; a table and a picture",
     ),
     "report": ("tacit.cli.reports:report", "one page with figures and tables of runs"),
+    "view": ("tacit.cli.reports:view", "runs in a browser on this machine, live"),
     "serve": ("tacit.cli.sites:serve", "coordinate real sites"),
     "join": ("tacit.cli.sites:join", "take part as a site, with your own data"),
     "keys": ("tacit.cli.sites:keys", "certificates for the coordinator, keys for the sites"),

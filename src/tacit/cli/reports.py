@@ -1,7 +1,9 @@
-"""report: one page of runs that needs nothing but a browser."""
+"""report, view: runs in a browser, as one page or live."""
 
 from __future__ import annotations
 
+import contextlib
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import tyro
 from tacit.cli.flags import parse
 from tacit.core import BadInput
 from tacit.report.page import write_report
+from tacit.report.viewer import Viewer
 
 
 @dataclass(frozen=True)
@@ -31,3 +34,26 @@ def report(args: Sequence[str]) -> None:
     if not given.folders:
         raise BadInput("DIR: missing; name a folder of a run, such as `tacit report runs/demo`")
     print(f"report: {write_report(given.folders, given.out)}")
+
+
+@dataclass(frozen=True)
+class ViewFlags:
+    """Flags of ``tacit view``."""
+
+    # the folder of the runs
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")] = Path("runs")
+    port: int = 0  # where to listen, on this machine alone; 0: any that is free
+    open: bool = False  # open it in the browser
+
+
+def view(args: Sequence[str]) -> None:
+    """Show the runs of a folder, live, until Ctrl-C."""
+    about = "Show the runs of a folder in a browser on this machine, and follow those that go on."
+    examples = ["tacit view", "tacit view runs/demo --open"]
+    given = parse(ViewFlags, args, prog="tacit view", about=about, examples=examples)
+    with Viewer(given.folder, given.port) as server:
+        print(f"{server.address} shows the runs in {given.folder}; Ctrl-C ends it", flush=True)
+        if given.open:
+            webbrowser.open(server.address)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,14 @@ def holdings_of(runs: Sequence[RunFacts]) -> Holdings | None:
     plain = isinstance(split, str) and isinstance(clients, int) and isinstance(seed, int)
     if not (known and plain) or is_own_split(str(split)):
         return None
+    return _held(str(name), str(split), int(clients or 0), int(seed or 0))
+
+
+@lru_cache(maxsize=8)
+def _held(name: str, split: str, clients: int, seed: int) -> Holdings | None:
     try:
-        dataset = data.load(str(name))
-        number = clients_of(str(split), int(clients or 0))
-        made = federate(dataset, str(split), clients=number, seed=int(seed or 0))
+        dataset = data.load(name)
+        made = federate(dataset, split, clients=clients_of(split, clients), seed=seed)
     except BadInput:  # an older version may have written what this one refuses
         return None
     title = f"{name}, {split}, seed {seed}"

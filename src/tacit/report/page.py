@@ -73,13 +73,20 @@ def whole_page(
 ) -> str:
     """Return the page; ``live`` is where a page that follows its runs asks for news."""
     drawn = figures(runs, holdings_of(runs), metric)
+    return frame(title, body(runs, drawn, metric), drawn, live=live)
+
+
+def frame(
+    title: str, content: str, drawn: Sequence[Figure], *, live: str = "", draws: bool = True
+) -> str:
+    """Return a page with our own HTML in it; ``draws`` brings what draws figures."""
     text: str = template("page.html").render(
         title=title,
         version=tacit.__version__,
-        body=Markup(body(runs, drawn, metric)),
+        body=Markup(content),
         data=for_script([figure.plain() for figure in drawn]),
         style=Markup((ASSETS / "report.css").read_text(encoding="utf-8")),
-        scripts=[script(name) for name in SCRIPTS],
+        scripts=[script(name) for name in (SCRIPTS if draws else SCRIPTS[-1:])],
         live=live,
     )
     return text

@@ -100,8 +100,10 @@
 
   async function show(fresh) {
     const open = [...document.querySelectorAll("details[open]")].map((d) => d.id);
+    const chosen = new Set([...document.querySelectorAll("input:checked")].map((box) => box.value));
     document.getElementById("main").innerHTML = fresh.body; // made and escaped by the same templates
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    for (const box of document.querySelectorAll("input")) box.checked = chosen.has(box.value);
     figures = fresh.figures;
     await drawAll();
   }
