@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,11 @@ from torch import Tensor
 
 from tacit.core import BadInput, Params, PublicFloat, PublicInt
 from tacit.core.own_code import trusted, wire_name
+
+# What no honest message or file comes near: whatever is beyond is refused before it costs much.
+DEPTH = 64  # of values within values
+DIGITS = 40  # of a whole number
+LONGEST = 1 << 28  # characters of a skeleton; a peer's are held to fewer
 
 
 def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
@@ -57,32 +63,71 @@ def _name(key: object) -> str:
     return key
 
 
-def decode(text: str, tensors: dict[str, Tensor], *, known: bool = False) -> Any:
+def decode(
+    text: str,
+    tensors: dict[str, Tensor],
+    *,
+    known: bool = False,
+    longest: int = LONGEST,
+    only: Collection[type[Any]] | None = None,
+) -> Any:
     """Rebuild what :func:`encode` took apart.
 
     Args:
         text: the JSON skeleton
-        tensors: what it points to
+        tensors: what it points to, each once
         known: it comes from the server, so its points are released and its numbers public
+        longest: characters that the skeleton may have
+        only: the dataclasses that may be built; None: all that can be
     """
+    unused = dict(tensors)
 
-    def go(o: Any) -> Any:
+    def go(o: Any, depth: int = 0) -> Any:
+        if depth > DEPTH:
+            raise BadInput(f"message: nested more than {DEPTH} deep")
         if not isinstance(o, dict):
+            if isinstance(o, list):
+                raise BadInput("message: not one of ours (a bare list)")
             return _public(o) if known else o
         kind = o["$"]
         items: Any = o.get("items")
         if kind == "tensor":
-            return tensors[o["key"]]
+            return unused.pop(o["key"])
         if kind in ("list", "tuple"):
-            return (list if kind == "list" else tuple)(go(v) for v in items)
-        built = {k: go(v) for k, v in items.items()}
+            return (list if kind == "list" else tuple)(go(v, depth + 1) for v in items)
+        built = {k: go(v, depth + 1) for k, v in items.items()}
         if kind == "dict":
             return built
         if kind == "params":
-            return Params(built).as_released(known or o["released"])
-        return _dataclass(kind)(**built)
+            return _point(built).as_released(known or bool(o["released"]))
+        return _dataclass(kind, only)(**built)
 
-    return go(json.loads(text))
+    whole = go(parse_json(text, longest))
+    if unused:
+        raise BadInput(f"message: {len(unused)} tensors that nothing points to")
+    return whole
+
+
+def parse_json(text: str | bytes, longest: int) -> Any:
+    """Read JSON from elsewhere: not too long, not too deep, no number of a thousand digits."""
+    if len(text) > longest:
+        raise BadInput(f"message: {len(text):,} characters of JSON: must be at most {longest:,}")
+    try:
+        return json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise BadInput("message: nested too deeply") from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise BadInput(f"message: a number of {len(digits):,} digits: must be at most {DIGITS}")
+    return int(digits)
+
+
+def _point(built: dict[str, Any]) -> Params:
+    if not all(isinstance(v, Tensor) for v in built.values()):
+        raise BadInput("message: a point of parameter space must consist of tensors")
+    return Params(built)
 
 
 def _public(o: Any) -> Any:
@@ -92,7 +137,7 @@ def _public(o: Any) -> Any:
     return PublicInt(o) if isinstance(o, int) else PublicFloat(o)
 
 
-def _dataclass(kind: str) -> Any:
+def _dataclass(kind: str, only: Collection[type[Any]] | None) -> Any:
     """Return a dataclass of this package, or of code that was named in this process.
 
     Modules are looked up, never imported, on a peer's word.
@@ -106,6 +151,8 @@ def _dataclass(kind: str) -> Any:
             f"message: refusing to build {kind!r}: neither a dataclass of this package "
             "nor of code that was named here"
         )
+    if only is not None and cls not in only:
+        raise BadInput(f"message: a {cls.__name__} does not belong here")
     return cls
 
 
@@ -118,19 +165,28 @@ def pack(obj: Any) -> bytes:
     return save_tensors(plain, metadata={"json": text})
 
 
-def unpack(blob: bytes, *, known: bool = False) -> Any:
+def unpack(
+    blob: bytes,
+    *,
+    known: bool = False,
+    longest: int = LONGEST,
+    only: Collection[type[Any]] | None = None,
+) -> Any:
     """Rebuild what :func:`pack` made.
 
-    Anything damaged or foreign is refused with :class:`BadInput`.
+    Anything damaged, foreign or beyond the limits is refused with :class:`BadInput`; see
+    :func:`decode`.
     """
     try:
         size = int.from_bytes(blob[:8], "little")
-        text = json.loads(blob[8 : 8 + size])["__metadata__"]["json"]
-        return decode(text, load_tensors(blob), known=known)
+        # a skeleton is quoted in there, and every tensor is described
+        text = parse_json(blob[8 : 8 + min(size, 3 * longest + 1)], 3 * longest)
+        skeleton = text["__metadata__"]["json"]
+        return decode(skeleton, load_tensors(blob), known=known, longest=longest, only=only)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"message: cut short or damaged ({e})") from None
+        raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
     except (KeyError, TypeError, AttributeError, OverflowError) as e:
-        raise BadInput(f"message: not one of ours ({e!r})") from None
+        raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
 
 
 def write_atomically(

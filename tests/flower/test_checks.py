@@ -38,8 +38,9 @@ from tacit.core import (
 )
 from tacit.core.own_code import load
 from tacit.data.splits import Split
-from tacit.engines.flower import Charter, Sites, check_answer, letter, misfits, opened, packed
+from tacit.engines.flower import Charter, Sites, letter, opened, packed
 from tacit.engines.messages import Answer, Head, Refusal
+from tacit.engines.replies import check_answer, misfits
 from tacit.engines.server import sample_rng
 from tacit.engines.store import read_ledger
 from tacit.experiment import cluster
@@ -422,8 +423,8 @@ def spoilt(**change):
     [
         (3, "not an answer"),
         (replace(GOOD, sent={"dx": X, "n": 3}), "must be a Update"),
-        (spoilt(n="three"), "n is a str"),
-        (spoilt(dx=3.0), "dx is a float"),
+        (spoilt(n="three"), "n: is 'three'; must be a int"),
+        (spoilt(dx=3.0), "dx: is 3.0; must be a Params"),
         (spoilt(dx=X * math.inf), "not finite"),
         (replace(GOOD, ledger=[replace(GOOD.ledger[0], owner="0")]), "not this site's"),
         (replace(GOOD, ledger=["free"]), "not this site's"),

@@ -21,12 +21,14 @@ from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.config import Config
-from tacit.engines.flower import AtServer, Charter, Facts, Sites
+from tacit.engines.facts import Facts
+from tacit.engines.flower import AtServer, Charter, Sites
+from tacit.engines.messages import plain_words
 from tacit.experiment.config import Experiment, to_toml
 from tacit.experiment.loop import conduct
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir, free_folder
-from tacit.experiment.sites import AtSites
+from tacit.experiment.sites import AtSites, agreed
 from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of, validated
 
@@ -44,6 +46,7 @@ class Terms:
     limit: int  # bytes of a message
     public: str | None  # data that belong to nobody, for methods that use some
     samples: Literal["os", "seeded"] = "os"  # where a new run's choice of clients comes from
+    max_norm: float | None = None  # of an update; None: by the median of each round
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def serve(
             terms,
         )
         directory = RunDir.create(folder, venue.experiment)
-        write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
+        write_roll(folder, roll)
         return _conduct(venue, directory, watch, link, say)
 
 
@@ -147,14 +150,19 @@ def gather(
     expected = len(names) if names is not None else clients
     wanted, end = min(terms.wait_for or expected, expected), time.monotonic() + terms.patience
     seen: dict[str, Facts] = {}
+    strangers: set[str] = set()  # who answer with another's name
     while len(seen) < wanted:
         online = {
             name: node for name, node in link.nodes().items() if names is None or name in names
         }
-        fresh = {node: name for name, node in online.items() if name not in seen}
+        done = seen.keys() | strangers
+        fresh = {node: name for name, node in online.items() if name not in done}
         for node, facts in link.greet(set(fresh)).items():
             if facts.name != fresh[node]:
-                raise BadInput(f"name = {facts.name!r}: comes with the key of {fresh[node]!r}")
+                if fresh[node] not in strangers:
+                    say(f"{fresh[node]} is left out: it answers as {plain_words(facts.name)!r}")
+                strangers.add(fresh[node])
+                continue
             seen[facts.name] = facts
             say(f"{facts.name} has joined ({len(seen)} of {expected}): {facts.examples:,} examples")
         if len(seen) < wanted and time.monotonic() > end:
@@ -244,7 +252,30 @@ def _open(
         nodes=link.nodes,
         deadline=terms.deadline,
         limit=terms.limit,
+        facts=partial(registered, link, roll),
+        max_norm=terms.max_norm,
     )
+
+
+def registered(link: Link, roll: Roll, client: ClientId, node: int) -> Facts:
+    """Return what a site said of itself when it joined; one that comes late is asked now.
+
+    It must have the others' shape, classes and scaling, and its own name.
+    """
+    if client not in roll.facts:
+        facts = link.greet({node}).get(node)
+        if facts is None or facts.name != roll.sites[client]:
+            raise BadInput("facts: does not say what its data look like, in its own name")
+        first = next(iter(roll.facts))
+        agreed({first: roll.facts[first], client: facts})
+        roll.facts[client] = facts
+        write_roll(link.folder.parent, roll)
+    return roll.facts[client]
+
+
+def write_roll(folder: Path, roll: Roll) -> None:
+    """Write down who takes part, and what they said of themselves."""
+    write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
 
 
 def _public(name: str | None) -> Examples | None:

@@ -49,8 +49,10 @@ from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.splits import Split
 from tacit.engines.charging import charge_failure
 from tacit.engines.client_host import World
-from tacit.engines.flower import Charter, Facts, check_shapes, letter, opened, packed, points
-from tacit.engines.messages import Answer, Head, Refusal, check_finite
+from tacit.engines.facts import Facts
+from tacit.engines.flower import Charter, letter, opened, packed
+from tacit.engines.messages import LONGEST_CALL, Answer, Head, Refusal, check_finite
+from tacit.engines.replies import check_shapes, points
 from tacit.engines.store import ClientStore, read_ledger
 from tacit.experiment.scoring import Tally
 from tacit.experiment.sites import holding, tally_own, tally_shared
@@ -123,7 +125,7 @@ class Site:
 
     def answer(self, kind: str, charter: Charter, head: Head, blob: bytes) -> bytes:
         """Do one request, if it is in order."""
-        call = unpack(blob, known=True)
+        call = unpack(blob, known=True, longest=LONGEST_CALL)
         if not isinstance(call, Call):
             raise BadInput("message: not a call")
         world = self._world(charter, head.client)

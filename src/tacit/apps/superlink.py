@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,10 @@ from tacit.apps.keys import check_certificate, register_of
 from tacit.apps.private_files import keep_private
 from tacit.apps.sending import PatientGrid
 from tacit.codec import write_atomically
-from tacit.core import TacitError
-from tacit.engines.flower import QUIET, Facts, letter, opened, packed, post
+from tacit.core import BadInput, TacitError
+from tacit.engines.facts import Facts, facts_from
+from tacit.engines.flower import QUIET, letter, opened, packed, post
+from tacit.engines.messages import plain_words
 
 START = 60.0  # seconds that Flower may take to start
 GREETING = 30.0  # seconds that a site may take to answer a greeting
@@ -252,8 +253,9 @@ class Link:
         for node, answer in post(self.grid, dict.fromkeys(nodes, hello), GREETING):
             try:
                 self._facts[node] = _facts(answer)
-            except (TacitError, ValueError, TypeError, KeyError) as e:
-                log.warning("node %s: %s", node, e)
+            except Exception as e:  # whatever it is, the others are greeted
+                why = str(e) if isinstance(e, TacitError | ValueError) else type(e).__name__
+                log.warning("node %s: %s", node, plain_words(why))
         return {node: self._facts[node] for node in nodes if node in self._facts}
 
     def __exit__(self, *failure: object) -> None:
@@ -280,18 +282,10 @@ class Link:
 def _facts(answer: Any) -> Facts:
     if isinstance(answer, str):
         raise ValueError(answer)
-    _, about, _ = opened(answer, 1 << 20)
-    given: Mapping[str, Any] = about["facts"]
-    facts = Facts(
-        name=str(given["name"]),
-        version=str(given["version"]),
-        shape=tuple(int(n) for n in given["shape"]),
-        classes=tuple(str(c) for c in given["classes"]),
-        mean=tuple(float(v) for v in given["mean"]),
-        std=tuple(float(v) for v in given["std"]),
-        examples=int(given["examples"]),
-        tests=int(given["tests"]),
-    )
+    kind, about, _ = opened(answer, 1 << 20)
+    if kind != "answer":
+        raise BadInput(plain_words(about.get("why", "refused")))
+    facts = facts_from(about.get("facts"))
     if facts.version != __version__:
         raise ValueError(f"{facts.name} runs tacit {facts.version}: must be {__version__}, as here")
     return facts

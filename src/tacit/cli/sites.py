@@ -109,6 +109,9 @@ class ServeFlags:
     patience: float = 600.0  # seconds to wait for them
     deadline: float = 600.0  # seconds that a site has for an answer
     max_message: int = 1024  # megabytes of one message at most
+    # the largest norm of a site's update; median: ten times the median of each round's norms, and
+    # never less than the norm of the model
+    max_norm: float | Literal["median"] = "median"
     public: str | None = None  # data that belong to nobody, for methods that use some
     # who takes part: os: a secret; seeded: a rehearsal, as in a simulation
     samples: Literal["os", "seeded"] = "os"
@@ -132,6 +135,8 @@ def serve(args: Sequence[str]) -> None:
     check_number("port", given.port, at_least=1, at_most=65535)
     check_number("deadline", given.deadline, above=0)
     check_number("max_message", given.max_message, at_least=1)
+    if given.max_norm != "median":
+        check_number("max_norm", given.max_norm, above=0)
     _quiet()
     from tacit.apps.coordinator import Terms, go_on
     from tacit.apps.coordinator import serve as start
@@ -152,6 +157,7 @@ def serve(args: Sequence[str]) -> None:
         limit,
         given.public,
         given.samples,
+        None if given.max_norm == "median" else given.max_norm,
     )
     experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
     signal.signal(signal.SIGTERM, _interrupt)

@@ -117,8 +117,9 @@ def _is_a(value: Any, hint: Any) -> bool:
         return value is None
     if of is Any or not isinstance(of, type) or Protocol in of.__mro__:
         return True  # Any, a type variable: nothing is promised
-    if of in (int, float):
-        return isinstance(value, int | of) and not isinstance(value, bool)
+    plain = next((p for p in (int, float) if issubclass(of, p) and of is not bool), None)
+    if plain is not None:  # also a public number, which arrives as a plain one
+        return isinstance(value, int | plain) and not isinstance(value, bool)
     if of is dict:
         return isinstance(value, Mapping)
     if of is tuple and isinstance(value, tuple):

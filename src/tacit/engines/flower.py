@@ -11,36 +11,46 @@ from __future__ import annotations
 
 import json
 import time
-import typing
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
-from tacit.codec import pack, unpack
+from tacit.codec import pack, parse_json, unpack
 from tacit.compress.replies import restore
 from tacit.core import (
+    FEDERATION,
     BadInput,
+    BudgetReached,
     Call,
     ClientId,
+    Ledger,
     Observer,
     Owner,
-    Params,
     Release,
-    Released,
-    Task,
+    TacitError,
     TooFewReplies,
     Unit,
     ask_id,
 )
 from tacit.core.data import Examples
+from tacit.data.examples import Pool
+from tacit.engines.attendance import Attendance
 from tacit.engines.config import Config
-from tacit.engines.messages import Answer, Head, Refusal, check_finite
+from tacit.engines.facts import Facts
+from tacit.engines.messages import LONGEST_HEAD, Answer, Head, Refusal, plain_words
+from tacit.engines.replies import (
+    Known,
+    check_ledger,
+    check_sent,
+    misfits,
+    norms_of,
+    read_answer,
+    too_long,
+)
 from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
@@ -54,8 +64,8 @@ QUIET = {  # in the environment of all of Flower's processes: nobody is called, 
 }
 # bytes that travel within a record: every part of a message is a request of its own
 SMALL = 1 << 20
+SIZES = "sizes of "  # before a client's number, in a snapshot
 POLL = 0.2  # seconds between looks for replies
-PLAIN = (bool, int, float, str, Params, Tensor)  # fields of these types are checked
 KINDS = {
     2: "failed at the site",
     3: "no answer in time",
@@ -85,20 +95,6 @@ class Charter:
     observer: Observer = "server"  # and against whom
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a site says of itself when it is greeted: all of it public, by its own decision."""
-
-    name: str
-    version: str
-    shape: tuple[int, ...]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]  # public constants that inputs are scaled with
-    std: tuple[float, ...]
-    examples: int  # to train on
-    tests: int
-
-
 def letter(kind: str, about: Mapping[str, Any], body: Array | bytes) -> RecordDict:
     """Return the content of a message."""
     head = {"kind": kind, "about": json.dumps(about)}
@@ -119,15 +115,29 @@ def opened(content: RecordDict, limit: int) -> tuple[str, dict[str, Any], bytes]
     """Take a letter apart, or refuse it."""
     try:
         head = content.config_records["head"]
-        kind, about = head["kind"], json.loads(str(head["about"]))
+        kind, about = head["kind"], parse_json(str(head["about"]), LONGEST_HEAD)
         blob = head["packed"] if "packed" in head else content.array_records["body"]["packed"].data
+    except BadInput:
+        raise
     except (KeyError, ValueError) as e:
-        raise BadInput(f"message: not one of ours ({e!r})") from None
+        raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
     if not isinstance(kind, str) or not isinstance(about, dict) or not isinstance(blob, bytes):
         raise BadInput("message: not one of ours")
     if len(blob) > limit:
         raise BadInput(f"message: {len(blob):,} bytes: must be at most {limit:,}")
     return kind, about, blob
+
+
+@dataclass
+class Used:
+    """What could be made of a site's answer."""
+
+    why: str = ""  # what is wrong with it; nothing: it can be used
+    blob: bytes = b""
+    sent: Any = None  # as it came, perhaps compressed
+    norms: Mapping[str, float] = field(default_factory=dict)  # of its updates
+    ledger: Sequence[Release] = ()  # what the site says that it has released, if that is in order
+    polite: bool = False  # the site refuses, in words
 
 
 class Sites(Engine):
@@ -146,6 +156,10 @@ class Sites(Engine):
         deadline: float,
         limit: int,
         ours: bool = False,  # nodes are parts of a simulation: a refusal may stop the run
+        # what a site has said of itself, given its node; None: nothing is known of any
+        facts: Callable[[ClientId, int], Facts] | None = None,
+        # the largest norm of an update; None: by the median of the round
+        max_norm: float | None = None,
     ) -> None:
         super().__init__(config)
         self.grid = grid
@@ -156,6 +170,12 @@ class Sites(Engine):
         self.deadline = deadline
         self.limit = limit
         self.ours = ours
+        self.facts = facts
+        self.max_norm = max_norm
+        self.registered: dict[ClientId, Facts] = {}
+        self.attendance = Attendance()
+        # how many examples a site may say that it has, since it was sent some
+        self.sizes: dict[ClientId, tuple[int, ...]] = {}
         # bytes of calls and answers, over all exchanges
         self.carried_down = 0
         self.carried_up = 0
@@ -171,32 +191,138 @@ class Sites(Engine):
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Send to every site that is connected.
 
-        A missing, late or bad answer costs that site the round.
+        A missing, late or bad answer costs that site the round, and nothing else. What a site says
+        that it has released counts all the same.
         """
         online, body, task = self.nodes(), packed(call), unpack(call)
-        named = {h.client: self.sites[h.client] for h in heads}
-        failed = {i: f"{name}: not connected" for i, name in named.items() if name not in online}
-        asked = {online[named[h.client]]: h for h in heads if h.client not in failed}
+        failed = {h.client: why for h in heads if (why := self._absent(h, online))}
+        asked = {online[self.sites[h.client]]: h for h in heads if h.client not in failed}
         about = {
             node: {"charter": asdict(self.charter), "head": asdict(h)} for node, h in asked.items()
         }
         letters = {node: letter(kind, a, body) for node, a in about.items()}
         self.carried_down += len(call) * len(letters)
-        got: dict[ClientId, bytes] = {}
-        sent: dict[ClientId, Any] = {}
+        used: dict[ClientId, Used] = {}
         for node, result in post(self.grid, letters, self.deadline):
             client = asked[node].client
-            try:
-                got[client], sent[client] = self._checked(result, asked[node], task)
-            except BadInput as e:
-                failed[client] = f"{self.sites[client]}: {e}"
-            self.config.on_answer(len(got) + len(failed), len(heads))
+            used[client] = self._used(result, node, asked[node], task)
+            self.config.on_answer(len(used) + len(failed), len(heads))
+        self._compare(used, task)
+        for client, answer in used.items():
+            self._note(client, kind, heads[0].round, answer, task)
+        failed |= {i: answer.why for i, answer in used.items() if answer.why}
+        got = {i: answer.blob for i, answer in used.items() if not answer.why}
         self.carried_up += sum(map(len, got.values()))
-        answered = {i: s for i, s in sent.items() if not isinstance(s, Refusal)}
-        for client, why in misfits(answered, task).items():
-            failed[client] = f"{self.sites[client]}: {why}"
-            del got[client]
-        return got, failed
+        return got, {i: f"{self.sites[i]}: {why}" for i, why in failed.items()}
+
+    def _absent(self, head: Head, online: Mapping[str, int]) -> str:
+        """Return why a site is not asked."""
+        if self.sites[head.client] not in online:
+            return "not connected"
+        return self.attendance.left_out(head.client, head.round)
+
+    def _used(self, result: RecordDict | str, node: int, head: Head, call: Call[Any]) -> Used:
+        """Return what can be made of an answer; whatever is in it, only its site pays for it."""
+        used = Used()
+        try:
+            self._check(used, result, node, head, call)
+        except TacitError as e:
+            used.why = plain_words(str(e))
+        except Exception as e:
+            used.why = f"message: cannot be used ({type(e).__name__})"
+        return used
+
+    def _check(
+        self, used: Used, result: RecordDict | str, node: int, head: Head, call: Call[Any]
+    ) -> None:
+        """Fill in an answer that a method can use, or raise :class:`BadInput`.
+
+        Its ledger is looked at first, because it counts also where the rest does not.
+        """
+        if isinstance(result, str):
+            raise BadInput(result)
+        kind, about, blob = opened(result, self.limit)
+        if kind != "answer":
+            used.polite = True
+            raise BadInput(plain_words(about.get("why", "refused")))
+        if about.get("ask") != head.ask:
+            said = plain_words(about.get("ask"), 60)
+            raise BadInput(f"answers {said!r}, but was asked {head.ask!r}")
+        answer = unpack(blob) if self.ours else read_answer(blob, call)
+        used.blob = blob
+        if self.ours and isinstance(answer, Refusal):
+            return
+        used.ledger = check_ledger(answer, head)
+        known = self._known(head.client, node)
+        whole = self._expanded(answer, call)
+        check_sent(whole, head, call, known)
+        used.sent = answer.sent
+        if not self.ours:
+            used.norms = norms_of(whole.sent, call)
+            self._check_budget(head.client, used.ledger)
+
+    def _known(self, client: ClientId, node: int) -> Known | None:
+        """Return what this site has registered with."""
+        if self.facts is None:
+            return None
+        if client not in self.registered:
+            self.registered[client] = self.facts(client, node)
+        return Known(self.registered[client], self.sizes.get(client, ()))
+
+    def _check_budget(self, client: ClientId, lines: Sequence[Release]) -> None:
+        """Refuse the answer of a site that says that it has spent more than the run allows."""
+        owners = {FEDERATION, client, Owner(client, tests=True).id}
+        own = Ledger(line for line in self.ledger if line.owner in owners)
+        own.add(lines)
+        try:
+            self.config.approve_clients(own)
+        except BudgetReached as e:
+            raise BadInput(f"says that it has passed the {e}") from None
+
+    def check_spent(self, ids: Iterable[ClientId]) -> None:
+        """Leave real sites to :meth:`exchange`: one that has spent too much stops no other."""
+        if self.ours:
+            super().check_spent(ids)
+
+    def _compare(self, used: Mapping[ClientId, Used], call: Call[Any]) -> None:
+        """Leave out whose tensors have not the shapes of the others', or are far too large."""
+        fits = {i: u for i, u in used.items() if not u.why and u.sent is not None}
+        for client, why in misfits({i: u.sent for i, u in fits.items()}, call).items():
+            used[client].why = why
+        fitting = {i: u.norms for i, u in fits.items() if not u.why}
+        for client, why in too_long(fitting, call, self.max_norm).items():
+            used[client].why = why
+
+    def _note(self, client: ClientId, kind: str, round: int, answer: Used, call: Call[Any]) -> None:
+        """Remember how a site has answered, and what it says that it has released."""
+        if not answer.why:
+            self.attendance.answered(client, kind)
+            self._note_pools(client, call)
+            return
+        if not answer.polite:
+            self.attendance.missed(client, kind, round)
+        self.learn(answer.ledger)
+
+    def _note_pools(self, client: ClientId, call: Call[Any]) -> None:
+        """Remember how many examples a site has with those that it was sent, if it keeps them."""
+        for pool in call.args.values():
+            if isinstance(pool, Pool) and self.facts is not None:
+                own = self.registered[client].examples
+                grown = len(pool.examples) + (0 if pool.instead else own)
+                self.sizes[client] = tuple(sorted({*self.sizes.get(client, (own,)), grown}))
+
+    def snapshot(self) -> dict[ClientId, str]:
+        """Return what was accepted, and how many examples sites may have."""
+        grown = {f"{SIZES}{i}": " ".join(map(str, n)) for i, n in self.sizes.items()}
+        return super().snapshot() | grown
+
+    def restore(self, snapshot: Mapping[ClientId, str], ledger: Ledger | None = None) -> None:
+        """Go back to a snapshot."""
+        grown = {i: n for i, n in snapshot.items() if i.startswith(SIZES)}
+        super().restore({i: a for i, a in snapshot.items() if i not in grown}, ledger)
+        self.sizes = {
+            i.removeprefix(SIZES): tuple(int(k) for k in n.split()) for i, n in grown.items()
+        }
 
     def look(self, call: Call[T], ids: Sequence[ClientId], round: int) -> dict[ClientId, T]:
         """Evaluate at the sites. Each decides what it reports, and writes that down.
@@ -209,21 +335,6 @@ class Sites(Engine):
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in ids if i in blobs}
         self.learn(r for answer in got.values() for r in answer.ledger)
         return {i: answer.sent for i, answer in got.items()}
-
-    def _checked(self, result: RecordDict | str, head: Head, call: Call[Any]) -> tuple[bytes, Any]:
-        """Return an answer that a method can use, packed and what it sends, or raise :class:`BadInput`."""
-        if isinstance(result, str):
-            raise BadInput(result)
-        kind, about, blob = opened(result, self.limit)
-        if kind != "answer":
-            raise BadInput(" ".join(str(about.get("why", "refused"))[:500].split()))
-        if about.get("ask") != head.ask:
-            raise BadInput(f"answers {about.get('ask')!r}, but was asked {head.ask!r}")
-        answer = unpack(blob)
-        if self.ours and isinstance(answer, Refusal):
-            return blob, answer
-        check_answer(self._expanded(answer, call), head, call)
-        return blob, answer.sent
 
     def _expanded(self, answer: Any, call: Call[Any]) -> Any:
         """Return an answer as its task made it, or refuse what no honest compression sends."""
@@ -271,101 +382,4 @@ def _pull(grid: Grid, ids: list[str]) -> Sequence[Message]:
 
 
 def _words(error: Any) -> str:
-    return f"{KINDS.get(error.code, 'failed')} ({error.reason})"
-
-
-def check_answer(answer: Any, head: Head, call: Call[Any]) -> None:
-    """Refuse an answer that is not what the task promises.
-
-    Type, fields, shapes, finite numbers, own ledger lines.
-    """
-    if not isinstance(answer, Answer) or not isinstance(answer.ledger, list):
-        raise BadInput("message: not an answer")
-    for line in answer.ledger:
-        if not isinstance(line, Release) or line.owner not in (
-            head.client,
-            Owner(head.client, tests=True).id,
-        ):
-            raise BadInput("message: a ledger line that is not this site's")
-    promised = _promised(call.task)
-    if promised is not None:
-        _check_fields(answer.sent, promised)
-    check_finite(answer.sent, head)
-
-
-def _promised(task: str) -> type[Any] | None:
-    """Return the dataclass that a task says it sends."""
-    said = typing.get_type_hints(Task.registry[task].fn).get("return")
-    (what,) = typing.get_args(said) or (None,)
-    return what if isinstance(what, type) and is_dataclass(what) else None
-
-
-def _check_fields(sent: Any, promised: type[Any]) -> None:
-    if type(sent) is not promised:
-        raise BadInput(f"message: a {type(sent).__name__}: must be a {promised.__name__}")
-    for name, kind in typing.get_type_hints(promised).items():
-        value = getattr(sent, name)
-        plain = next((p for p in PLAIN if isinstance(kind, type) and issubclass(kind, p)), None)
-        if plain is not None and not isinstance(value, (int, float) if plain is float else plain):
-            raise BadInput(
-                f"message: {name} is a {type(value).__name__}: must be a {plain.__name__}"
-            )
-
-
-def misfits(sent: Mapping[ClientId, Any], call: Call[Any]) -> dict[ClientId, str]:
-    """Return whose tensors have not the shapes of most, and why.
-
-    Of as many, those of the call are right.
-
-    Updates are added up, so honest sites send tensors of the same shapes: the model's, or those of
-    a compression.
-    """
-    shapes = {
-        i: tuple((k, tuple(v.shape), v.dtype) for x in points(o) for k, v in x.items())
-        for i, o in sent.items()
-    }
-    why = {i: _misfit(o, call) for i, o in sent.items()}
-    votes = Counter(shapes.values())
-    right = max(sent, key=lambda i: (votes[shapes[i]], not why[i], i), default=None)
-    wrong = [i for i in sent if right is not None and shapes[i] != shapes[right]]
-    return {i: why[i] or "message: not the shapes that most sites send" for i in wrong}
-
-
-def _misfit(sent: Any, call: Call[Any]) -> str:
-    try:
-        for got in points(sent):
-            for known in points(call.args):
-                check_shapes(got, known)
-    except BadInput as e:
-        return str(e)
-    return ""
-
-
-def points(o: Any) -> Iterator[Params]:
-    """Find all points of parameter space in an object."""
-    if isinstance(o, Params):
-        yield o
-    elif isinstance(o, Released):
-        yield from points(o.value)
-    elif isinstance(o, Mapping):
-        for v in o.values():
-            yield from points(v)
-    elif isinstance(o, list | tuple):
-        for v in o:
-            yield from points(v)
-    elif is_dataclass(o) and not isinstance(o, type):
-        for f in fields(o):
-            yield from points(getattr(o, f.name))
-
-
-def check_shapes(got: Params, known: Params) -> None:
-    """Refuse tensors that bear the names of known ones without their shape and type."""
-    shared = got.keys() & known.keys()
-    if shared and got.keys() != known.keys():
-        raise BadInput(f"message: parameters {sorted(got)[:3]}: must be {sorted(known)[:3]}")
-    for k in shared:
-        if got[k].shape != known[k].shape or got[k].dtype != known[k].dtype:
-            raise BadInput(
-                f"message: {k} has shape {tuple(got[k].shape)} and type {got[k].dtype}: "
-                f"must be {tuple(known[k].shape)} and {known[k].dtype}"
-            )
+    return f"{KINDS.get(error.code, 'failed')} ({plain_words(error.reason)})"

@@ -22,6 +22,9 @@ from tacit.core import (
 )
 from tacit.core import errors as known_errors
 
+# characters of JSON in a message, its tensors apart: an answer holds a ledger, a call a state
+LONGEST_ANSWER, LONGEST_CALL, LONGEST_HEAD = 1 << 22, 1 << 24, 1 << 20
+
 
 @dataclass(frozen=True)
 class Head:
@@ -82,6 +85,12 @@ def _place(e: Exception) -> str:
     frames = traceback.extract_tb(e.__traceback__)
     ours = [f for f in frames if "site-packages" not in f.filename] or list(frames)
     return f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+
+
+def plain_words(said: object, most: int = 300) -> str:
+    """Return what somebody else says as one line that a terminal and a log can take."""
+    text = said if isinstance(said, str) else type(said).__name__
+    return " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * most]).split())[:most]
 
 
 def task_named(name: str) -> Task[Any, Any]:

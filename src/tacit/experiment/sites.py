@@ -18,7 +18,8 @@ from tacit.data.federated import Federation
 from tacit.data.splits import Split
 from tacit.engines.client_host import World
 from tacit.engines.config import Config
-from tacit.engines.flower import AtServer, Charter, Facts, Sites
+from tacit.engines.facts import Facts
+from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import SITES, Experiment
@@ -67,6 +68,7 @@ class AtSites:
     open: Open
     run: str  # the run's random name
     sample_seed: int  # who takes part derives from it; sites are not told
+    facts: Mapping[ClientId, Facts]  # what sites have said of themselves, late ones too
     public: Examples | None = None
 
     @classmethod
@@ -110,9 +112,8 @@ class AtSites:
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
         check_parts(method, model, shape, len(classes))
-        return cls(
-            resolved, model, holding(dataset, clients, seed=s.seed), open, run, sample_seed, public
-        )
+        seen = holding(dataset, clients, seed=s.seed)
+        return cls(resolved, model, seen, open, run, sample_seed, facts, public)
 
     def config(self, directory: RunDir) -> Config:
         """Return what the coordinator knows of the run."""
@@ -159,8 +160,22 @@ class AtSites:
             "shared": lambda: tally_shared(method=method, s=s),
             "personal": lambda: tally_own(method=method, s=s),
         }[method.answers]()
-        tallies = engine.look(call, engine.everyone, round)
+        tallies = {
+            i: within(told, self.facts[i].tests)
+            for i, told in engine.look(call, engine.everyone, round).items()
+        }
         return Evaluation.of(tallies, personal=method.answers == "personal").line()
+
+
+def within(told: Tally, tests: int) -> Tally:
+    """Return noisy counts, none above the number of a site's test examples.
+
+    Noise may say more, and so may a site that wants to count for many.
+    """
+    if told.loss is not None:
+        return told
+    right, wrong = ([min(n, tests) for n in counts] for counts in (told.right, told.wrong))
+    return Tally(right, wrong, None)
 
 
 Agreed = tuple[tuple[int, ...], tuple[str, ...], tuple[float, ...], tuple[float, ...]]
