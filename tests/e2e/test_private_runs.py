@@ -171,7 +171,10 @@ def test_noise_from_the_system_is_the_default_and_differs_every_time(tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("privacy --z 1.1 --q 0.0042667 --steps 14062", ["2.383", "2.597", "CLT-GDP", "does not certify"]),
+        (
+            "privacy --z 1.1 --q 0.0042667 --steps 14062",
+            ["2.383", "2.597", "CLT-GDP", "does not certify"],
+        ),
         ("privacy --epsilon 1 --q 0.042667 --steps 1172", ["z = 5.5"]),
         ("privacy --epsilon 50 --q 0.042667 --z 0.5", ["980 steps"]),
         ("privacy --epsilon 4 --z 1 --steps 300", ["sampling rate q = 0.0"]),

@@ -23,6 +23,7 @@ from tacit.codec import pack, parse_json, unpack
 from tacit.compress.replies import restore
 from tacit.core import (
     FEDERATION,
+    AskId,
     BadInput,
     BudgetReached,
     Call,
@@ -311,12 +312,12 @@ class Sites(Engine):
                 grown = len(pool.examples) + (0 if pool.instead else own)
                 self.sizes[client] = tuple(sorted({*self.sizes.get(client, (own,)), grown}))
 
-    def snapshot(self) -> dict[ClientId, str]:
-        """Return what was accepted, and how many examples sites may have."""
-        grown = {f"{SIZES}{i}": " ".join(map(str, n)) for i, n in self.sizes.items()}
+    def snapshot(self) -> dict[ClientId, AskId]:
+        """Return what was accepted and, in the same form, how many examples sites may have."""
+        grown = {f"{SIZES}{i}": AskId(" ".join(map(str, n))) for i, n in self.sizes.items()}
         return super().snapshot() | grown
 
-    def restore(self, snapshot: Mapping[ClientId, str], ledger: Ledger | None = None) -> None:
+    def restore(self, snapshot: Mapping[ClientId, AskId], ledger: Ledger | None = None) -> None:
         """Go back to a snapshot."""
         grown = {i: n for i, n in snapshot.items() if i.startswith(SIZES)}
         super().restore({i: a for i, a in snapshot.items() if i not in grown}, ledger)
