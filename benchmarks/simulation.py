@@ -5,9 +5,10 @@
 
 Every peer trains the same network on the same images with the same steps (peers/workload.py). Each
 runs in a process of its own, one after the other, in turns, so that a slow minute of the machine
-hits all of them; the median over the turns is shown. `plain-procs2` are two independent
-single-thread channels-last loops that exchange nothing: the ideal. Nothing else should run at the
-same time.
+hits all of them; the median over the turns is shown. `limit` are two independent processes that do
+nothing but train, in the fastest way we know: what this machine can do at all. `plain-procs2` are
+two independent single-thread channels-last loops as PyTorch's own examples write them. Nothing else
+should run at the same time.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 PEERS = {
     "tacit": ["tacit_sim.py"],
+    "limit": ["limit.py"],
     "plain-procs2": ["plain.py", "--procs", "2"],
     "plain-thread1-cl": ["plain.py", "--threads", "1", "--channels-last"],
     "plain": ["plain.py"],

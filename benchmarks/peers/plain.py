@@ -1,11 +1,11 @@
 """A plain PyTorch loop over the clients.
 
-What a person writes first, and with `--procs 2` the ideal.
+What a person writes first, and with `--procs 2` what two processes make of it.
 
 Without flags: one process, one client after another, torch's own settings. `--threads 1
 --channels-last` is the same loop with two settings changed. `--procs P` starts P single-threaded
 channels-last processes that train 1/P of the clients each and never exchange anything: no simulator
-on P cores can be faster with this training loop.
+on P cores can be faster with this training loop (a faster loop: limit.py).
 """
 
 import copy
@@ -75,8 +75,12 @@ def run_part(
     answer.send(run_clients(range(part, work.clients, procs), work, 1, True, barrier.wait))
 
 
+# one of several processes: its number, how many there are, the work, a barrier, where to answer
+Part = Callable[[int, int, workload.Workload, Barrier, Connection], None]
+
+
 def run_processes(
-    procs: int, work: workload.Workload
+    procs: int, work: workload.Workload, run_part: Part = run_part
 ) -> tuple[workload.Timing, workload.PeakMemory, float]:
     """Run the clients in independent processes.
 
