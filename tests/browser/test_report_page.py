@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from rundirs import write_run
 
+from tacit.core import NonPrivate, Release
+from tacit.engines.store import to_text
 from tacit.report.page import write_report
+from tacit.report.review import write_review
 
 HOSTILE = "<img src=x onerror=boom()></script><script>boom()</script>"
 DRAWN = "document.documentElement.dataset.drawn > 0"
@@ -102,3 +108,22 @@ def test_words_with_html_in_them_are_words(tmp_path, opened):
     assert page.js("document.querySelectorAll('main b, main i, main img, main script').length") == 0
     assert HOSTILE in page.js("document.querySelector('main').textContent")
     assert "<i>train</i>" in page.js("document.querySelector('main').textContent")
+
+
+def test_the_review_of_a_large_run_prints_on_six_pages_at_most(tmp_path, opened):
+    run = write_run(tmp_path / "run", clients=60, rounds=5)
+    words = "a very long reason " * 30
+    lines = [
+        Release(f"release {i}", "example", str(i), "server", NonPrivate(f"{words}{i}"), ((i, i),))
+        for i in range(60)
+    ]
+    (run / "ledger.jsonl").write_text(to_text(lines))
+    sites = {"sites": {str(i): f"The General Hospital of Town {i}" for i in range(60)}}
+    (run / "sites.json").write_text(json.dumps(sites))
+    page = opened(write_review(run).as_uri())
+    assert page.errors() == []
+    assert page.requests() == [(run / "review.html").as_uri()]
+    pages = re.findall(rb"/Type\s*/Page\b", page.pdf())
+    assert 2 <= len(pages) <= 6
+    page.resize(375)
+    assert page.js("document.documentElement.scrollWidth") <= 375

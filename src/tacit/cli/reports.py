@@ -7,32 +7,50 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from tacit.cli.flags import parse
 from tacit.core import BadInput
 from tacit.report.page import write_report
+from tacit.report.review import write_review
 from tacit.report.viewer import Viewer
+
+DIRS = tyro.conf.arg(
+    metavar="DIR...", help="folders of runs, comparisons or sweeps, or folders of such folders"
+)
+FOR = tyro.conf.arg(
+    name="for", help="review: a document for whoever has to approve one run, to be printed"
+)
+DIR = tyro.conf.arg(metavar="DIR", help="the folder of the runs")
 
 
 @dataclass(frozen=True)
 class ReportFlags:
     """Flags of ``tacit report``."""
 
-    # folders of runs, comparisons or sweeps, or folders of such folders
-    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="DIR...")]
-    out: Path | None = None  # the page; default: report.html in DIR
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], DIRS] = ()
+    out: Path | None = None  # the page; default: report.html or review.html in DIR
+    for_: Annotated[Literal["us", "review"], FOR] = "us"
 
 
 def report(args: Sequence[str]) -> None:
     """Write a report."""
     about = "Write one page with figures, tables and ledgers of runs. It needs no network."
-    examples = ["tacit report runs/demo", "tacit report runs/a runs/b --out both.html"]
+    examples = [
+        "tacit report runs/demo",
+        "tacit report runs/a runs/b --out both.html",
+        "tacit report runs/a --for review",
+    ]
     given = parse(ReportFlags, args, prog="tacit report", about=about, examples=examples)
     if not given.folders:
         raise BadInput("DIR: missing; name a folder of a run, such as `tacit report runs/demo`")
+    if given.for_ == "review":
+        if len(given.folders) > 1:
+            raise BadInput(f"DIR: a review is of one run, not of {len(given.folders)} folders")
+        print(f"review: {write_review(given.folders[0], given.out)}")
+        return
     print(f"report: {write_report(given.folders, given.out)}")
 
 
@@ -40,8 +58,7 @@ def report(args: Sequence[str]) -> None:
 class ViewFlags:
     """Flags of ``tacit view``."""
 
-    # the folder of the runs
-    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")] = Path("runs")
+    folder: Annotated[tyro.conf.Positional[Path], DIR] = Path("runs")
     port: int = 0  # where to listen, on this machine alone; 0: any that is free
     open: bool = False  # open it in the browser
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from tacit import privacy
 from tacit.core import (
@@ -19,7 +20,7 @@ from tacit.core import (
     Release,
     Unit,
 )
-from tacit.core.ledger import FEDERATION
+from tacit.core.ledger import FEDERATION, union
 from tacit.privacy import rounded_down, rounded_up, show_epsilon
 from tacit.report.conclusions import AGAINST
 from tacit.report.reading import RunFacts
@@ -122,13 +123,26 @@ class Line:
 
 def in_words(run: RunFacts, most: int = 200) -> list[Line]:
     """Return the ledger, a sentence for each kind of line."""
-    alike: dict[Release, list[str]] = {}
-    for line in run.ledger:
-        alike.setdefault(replace(line, owner=""), []).append(line.owner)
     return [
-        Line(_sentence(run, kind, tuple(sorted(owners))), tuple(sorted(owners)), kind)
-        for kind, owners in list(alike.items())[:most]
+        Line(_sentence(run, kind, owners_of(alike)), owners_of(alike), kind)
+        for kind, alike in kinds(run.ledger)[:most]
     ]
+
+
+def kinds(lines: Iterable[Release]) -> list[tuple[Release, list[Release]]]:
+    """Return lines that differ in nothing but whose they are and when, with all of their rounds."""
+    alike: dict[Release, list[Release]] = {}
+    for line in lines:
+        alike.setdefault(replace(line, owner="", rounds=(), attempt=0), []).append(line)
+    return [
+        (replace(kind, rounds=reduce(union, (line.rounds for line in each))), each)
+        for kind, each in alike.items()
+    ]
+
+
+def owners_of(lines: Iterable[Release]) -> tuple[str, ...]:
+    """Return whose lines they are."""
+    return tuple(sorted({line.owner for line in lines}))
 
 
 def _sentence(run: RunFacts, line: Release, owners: tuple[str, ...]) -> str:
@@ -138,10 +152,10 @@ def _sentence(run: RunFacts, line: Release, owners: tuple[str, ...]) -> str:
     times = f"{spoken_rounds(line.rounds)}{f', {line.steps} times each' * (line.steps > 1)}"
     covered = f"; it stands for the raw replies of {line.covers}" if line.covers else ""
     simulated = "; simulated noise, derived from the seed" if line.noise == "seeded" else ""
-    return f"{what} of {whose}, {seen}, {times}: {_event(line)}{covered}{simulated}."
+    return f"{what} of {whose}, {seen}, {times}: {event_in_words(line)}{covered}{simulated}."
 
 
-def _event(line: Release) -> str:
+def event_in_words(line: Release) -> str:
     """Say what protects a release."""
     event, sampling = line.event, line.sampling
     among = (
