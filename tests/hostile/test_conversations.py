@@ -81,7 +81,7 @@ MOVES = {
     "gradient": lambda x, sgd: ldp_fl.train(
         x=x, method=ldp_fl.LDPFL(mode="gradient"), K=2, q=1.0, delta=1e-5
     ),
-    "udp": lambda x, sgd: udp.train(x=x, method=udp.UDP(), left=2, delta=1e-5),
+    "udp": lambda x, sgd: udp.train(x=x, method=udp.UDP(), left=2, q=1.0, delta=1e-5),
     "nbafl": lambda x, sgd: nbafl.train(x=x, method=nbafl.NbAFL(), K=2, delta=1e-5),
     "pfldyn": lambda x, sgd: pfldyn.train(x=x, alpha=0.1, local=Episodes(steps=2)),
     "prifedsync": lambda x, sgd: prifedsync.train(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -298,3 +300,44 @@ def test_a_correction_by_raw_data_takes_the_mark_away(released):
     sgd = SGD(lr=0.1, batch=4, clip=1.0, z=1.0)
     y, _ = sgd.fit(me, x, grad=lambda g, y: g + extra)
     assert y.released is released
+
+
+# ---- steps, decay and the papers' clipping
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "steps"), [(13, 5, 1), (13, 5, 7), (3, 32, 4), (100, 32, 3)]
+)
+def test_a_number_of_steps_takes_the_place_of_epochs(n, batch, steps):
+    """The same batches as those of many epochs, cut off."""
+    many = SGD(batch=batch, epochs=20).batches(n, np.random.default_rng(0))
+    some = list(SGD(batch=batch, steps=steps).batches(n, np.random.default_rng(0)))
+    assert [rows.tolist() for rows in some] == [next(many).tolist() for _ in range(steps)]
+    assert SGD(batch=batch, steps=steps, clip=1.0).private_steps(n) == steps
+    me, x = client(n)
+    assert SGD(batch=batch, steps=steps).fit(me, x)[1] == steps
+
+
+def test_the_step_size_decays_from_round_to_round():
+    me, x = client()
+    in_round_2 = replace(me, round=2, rng=np.random.default_rng(1))
+    y, _ = SGD(lr=0.1, decay=0.5).fit(in_round_2, x)
+    again = replace(me, rng=np.random.default_rng(1))
+    want, _ = SGD(lr=0.025).fit(again, x)
+    assert all(torch.equal(y[k], want[k]) for k in want)
+
+
+def test_bounded_gradients_are_means_of_clipped_ones():
+    """One step on three examples, against the gradients of single examples."""
+    me, x = client(3)
+    bound = 0.5
+    y, _ = SGD(lr=1.0, batch=3).fit(me, x, bound=bound)
+    total = x.zeros()
+    for i in range(3):
+        one = replace(me, data=me.data.only(me.data.rows[i : i + 1]))
+        z, _ = SGD(lr=1.0, batch=1).fit(one, x)
+        g = x - z
+        assert g.norm() > bound  # else nothing is tested
+        total = total + g * (bound / g.norm())
+    assert ((x - y) - total / 3).norm() < 1e-5
+    assert not y.released

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -66,6 +67,8 @@ class SGD:
     batch: int = 32  # examples per step; the last one may be smaller
     momentum: float = 0.0  # heavy-ball, reset at every round
     weight_decay: float = 0.0  # L2 penalty on every parameter
+    steps: int = 0  # steps in one round, in place of epochs; 0: as many as the epochs take
+    decay: float = 1.0  # factor on the step size for each round that has passed
     clip: float = 0.0  # bound on each example's gradient; 0: not private
     z: float = 0.0  # noise multiplier, with clip
     # with clip: solve z so that all rounds cost this much for an example against the server
@@ -77,6 +80,8 @@ class SGD:
         check_number("sgd.batch", self.batch, at_least=1, whole=True)
         check_number("sgd.momentum", self.momentum, at_least=0, below=1)
         check_number("sgd.weight_decay", self.weight_decay, at_least=0)
+        check_number("sgd.steps", self.steps, at_least=0, whole=True)
+        check_number("sgd.decay", self.decay, above=0, at_most=1)
         check_number("sgd.clip", self.clip, at_least=0)
         if self.clip:
             check_clip("sgd.clip", self.clip)
@@ -91,19 +96,32 @@ class SGD:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
 
     def fit(
-        self, me: Client, x: Params, *, grad: Correction | None = None, loss: Loss = cross_entropy
+        self,
+        me: Client,
+        x: Params,
+        *,
+        grad: Correction | None = None,
+        loss: Loss = cross_entropy,
+        bound: float = 0.0,
     ) -> tuple[Params, PublicInt]:
         """Minimise the local loss from ``x``; return where it ended and the number of steps.
 
-        ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point ``y``; both
-        are live tensors.
+        Args:
+            me: the client, with its data and network
+            x: the first point
+            grad: ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point
+                ``y``; both are live tensors
+            loss: of a batch
+            bound: clip each example's gradient to it, on batches as usual and without noise, as
+                some papers do; above 0 it proves nothing, and what is trained stays private
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
         free = x.released and (self.clip > 0 or me.data.public)
         velocity: list[Tensor] = []
         steps = 0
-        for g in self._private(me, weights, loss) if self.clip else self._plain(me, weights, loss):
+        lr = self.lr_in(me.round)
+        for g in self._gradients(me, weights, loss, bound):
             if self.weight_decay:
                 torch._foreach_add_(g, here, alpha=self.weight_decay)
             if grad is not None:
@@ -116,7 +134,7 @@ class SGD:
                 velocity = g = (
                     list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
                 )
-            torch._foreach_add_(here, g, alpha=-self.lr)
+            torch._foreach_add_(here, g, alpha=-lr)
             steps += 1
         return params_of(me.model).as_released(free), PublicInt(steps)  # as many as the size says
 
@@ -124,11 +142,36 @@ class SGD:
         """Minimise for so many epochs instead; a fraction of one sees that fraction of the data."""
         whole, part = divmod(epochs, 1)
         if whole:
-            x, _ = replace(self, epochs=int(whole)).fit(me, x)
+            x, _ = replace(self, epochs=int(whole), steps=0).fit(me, x)
         if some := round(part * len(me.data)):
             rows = me.data.rows[me.rng.permutation(len(me.data))[:some]]
-            x, _ = replace(self, epochs=1).fit(replace(me, data=me.data.only(rows)), x)
+            x, _ = replace(self, epochs=1, steps=0).fit(replace(me, data=me.data.only(rows)), x)
         return x
+
+    def lr_in(self, round: int) -> PublicFloat:
+        """Return the step size in a round."""
+        return PublicFloat(self.lr * self.decay**round)
+
+    def _gradients(
+        self, me: Client, weights: list[nn.Parameter], loss: Loss, bound: float
+    ) -> Iterator[list[Tensor]]:
+        """Yield the gradient of each step."""
+        if self.clip:
+            return self._private(me, weights, loss)
+        if bound:
+            return self._bounded(me, weights, bound)
+        return self._plain(me, weights, loss)
+
+    def _bounded(
+        self, me: Client, weights: list[nn.Parameter], bound: float
+    ) -> Iterator[list[Tensor]]:
+        """Yield means of gradients that are clipped example by example."""
+        check_clip("bound", bound)
+        check_once(me)
+        for rows in self.batches(len(me.data), me.rng):
+            inputs, labels = me.data.batch(rows)
+            sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, bound)
+            yield list(torch._foreach_div([sums[w] for w in weights], float(len(rows))))
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
         for rows in self.batches(len(me.data), me.rng):
@@ -198,12 +241,16 @@ class SGD:
 
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
-        return self.epochs * max(1, round(n / self.batch))
+        return self.steps or self.epochs * max(1, round(n / self.batch))
 
     def batches(
         self, n: int, rng: np.random.Generator
     ) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
         """Yield the rows of each mini-batch: every example once in each epoch."""
+        if self.steps:
+            epochs = -(-self.steps * self.batch // n)
+            yield from islice(replace(self, epochs=epochs, steps=0).batches(n, rng), self.steps)
+            return
         for _ in range(self.epochs):
             order = rng.permutation(n)
             for start in range(0, n, self.batch):

@@ -1,8 +1,9 @@
 """LDP-FL (Kang and Ji 2022): local differential privacy on every update.
 
-`paper`: E epochs of SGD with every batch gradient clipped to C, then noise (2C/m) sqrt(2 q T
-ln(1/delta)) / eps on the weights. 2C/m is the sensitivity of one averaged full-batch gradient, not
-of E epochs, so the ledger says inf. Certified, observer server, K rounds of a client:
+`paper`: E epochs of SGD with every example's gradient clipped to C (algorithm 2), then noise
+(2C/m) sqrt(2 q T ln(1/delta)) / eps on the weights. 2C/m is the sensitivity of one averaged
+full-batch gradient, not of E epochs, so the ledger says inf. Certified, observer server, K rounds
+of a client:
 - `gradient`: one full-batch gradient a round, clipped example by example: the only case in which
   2C/m is right;
 - `dp-sgd`: local DP-SGD, all its steps accounted together;
@@ -56,7 +57,7 @@ class LDPFL(Method):
     mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"
     epsilon: float = 4.0  # what every client spends over all rounds
     epsilons: tuple[float, ...] = ()  # one epsilon for each client in turn, instead
-    # C, clipping norm: of an example's gradient; of the batch's (paper); of the update (update)
+    # C, clipping norm: of an example's gradient, or of the whole update (update)
     clip: float = 1.0
     # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
@@ -86,7 +87,7 @@ class LDPFL(Method):
 
     @property
     def per_example(self) -> bool:
-        return self.mode in ("dp-sgd", "gradient")
+        return self.mode != "update"
 
     def init(self, x0: Params) -> State:
         return State(x0)
@@ -140,9 +141,9 @@ def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) 
         return Reply(Sent(y - x))
     if method.mode == "gradient":
         g = rule.send(me, clipped_gradient(me, x, method.clip)) / me.size
-        return Reply(Sent((-sgd.lr) * g))
+        return Reply(Sent(-sgd.lr_in(me.round) * g))
     if method.mode == "update":
         y, _ = sgd.fit(me, x)
         return Reply(Sent(rule.send(me, y - x)))
-    y, _ = sgd.fit(me, x, grad=lambda g, y: g.clipped(method.clip))
+    y, _ = sgd.fit(me, x, bound=method.clip)  # algorithm 2: every data pair
     return Reply(Sent(rule.send(me, y) - x))

@@ -58,5 +58,5 @@ def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[Update]:
     c_i: Params = me.kept.get("c", c.zeros())
     drift = c - c_i
     y, K = sgd.fit(me, x, grad=lambda g, y: g + drift)
-    c_plus = (x - y) / (sgd.reach(K) * sgd.lr) - drift
+    c_plus = (x - y) / (sgd.reach(K) * sgd.lr_in(me.round)) - drift
     return Reply(Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})

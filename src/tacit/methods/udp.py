@@ -1,11 +1,12 @@
-"""UDP (Wei et al. 2022, Algorithm 1).
+"""UDP (Wei et al. 2022, Algorithm 1): client-level privacy against the server, one eps in all.
 
-Client-level privacy against the server, one eps for all rounds.
-
-Each client clips its update to C and adds noise; a round's noise follows from what is left of eps
-and of the rounds, so that the total is eps however often a client took part (equal shares of mu^2).
-`paper`: the clip is the median of the client's own past norms, which nobody made private: the
-ledger says inf. `certified`: C is public.
+`paper`: local SGD whose gradients are clipped to C example by example, then noise of
+(2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on the update. That is the sensitivity of one full-batch
+step to one example, not of a client's training to all its data: the ledger says inf.
+`certified`, ours: each client clips its update to C and adds noise; a round's noise follows from
+what is left of eps and of the rounds, so that the total is eps however often a client took part
+(equal shares of mu^2). Left out: the discounting of rounds (CRD), for which the server would need
+test data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Literal
 
 from tacit.core import (
@@ -50,7 +50,7 @@ class UDP(Method):
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     epsilon: float = 10.0  # what every client spends over all rounds
-    clip: float = 1.0  # C, the clipping norm of a client's update
+    clip: float = 1.0  # C, clipping norm: of the update (certified), of each gradient (paper)
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
@@ -63,37 +63,53 @@ class UDP(Method):
     def protects(self) -> tuple[Unit, Observer]:
         return ("client", "server")
 
+    @property
+    def per_example(self) -> bool:
+        return self.mode == "paper"
+
     def init(self, x0: Params) -> State:
         return State(x0)
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        N = len(cohort.everyone)
+        q = (self.per_round or N) / N
         for t in range(s.round, self.rounds):
-            call = train(x=s.x, method=self, left=self.rounds - t, delta=cohort.delta)
+            call = train(x=s.x, method=self, left=self.rounds - t, q=q, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
             s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
             yield s
 
-    def rule(self, client: ClientId, n: int, K: int, delta: float) -> EqualShares:
-        mu2 = gdp_mu(self.epsilon, delta) ** 2
-        return EqualShares(self.mode, self.epsilon, self.clip, mu2, self.rounds)
+    def rule(
+        self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
+    ) -> AsPublished | EqualShares:
+        """Return how a client sends; q, the share of clients in a round, is for the paper only."""
+        if self.mode == "paper":
+            why = f"claimed eps {self.epsilon:g}, but {NOT_OF_TRAINING}"
+            return AsPublished("udp update", self.sigma(n, q, delta), why)
+        return EqualShares(self.clip, gdp_mu(self.epsilon, delta) ** 2, self.rounds)
+
+    def sigma(self, D: int, q: float, delta: float) -> float:
+        """Return the published noise of a client with D examples."""
+        sensitivity = 2 * self.sgd.lr * self.clip / D
+        return sensitivity * math.sqrt(2 * q * self.rounds * math.log(1 / delta)) / self.epsilon
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        formula = "sd (2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on every update"
         return [
-            ("published", self.epsilon, "for updates clipped to the median of their norms"),
-            (
-                "certified",
-                math.inf,
-                "a median of raw norms depends on the data, so the noise scale reveals them",
-            ),
+            ("published", self.epsilon, formula),
+            ("certified", math.inf, NOT_OF_TRAINING),
         ]
+
+
+NOT_OF_TRAINING = (
+    "2 eta C/|D| bounds one full-batch step when one example changes, not a client's training"
+)
 
 
 @dataclass(frozen=True)
 class EqualShares:
     """What is left of a client's mu^2, in equal shares for the rounds that are left."""
 
-    mode: str
-    epsilon: float
     clip: float  # C
     mu2: float  # what is left of the budget
     left: int  # rounds that are left
@@ -107,12 +123,9 @@ class EqualShares:
         """Return what is left after a round in which the client took part."""
         return replace(self, mu2=self.mu2 - self.mu**2, left=self.left - 1)
 
-    def now(self, C: float) -> AsPublished | Update:
-        """Return the rule of a round, with C as its clipping norm."""
-        if self.mode == "paper":
-            why = f"claimed eps {self.epsilon:g}, but the clip is a median of the client's own raw norms"
-            return AsPublished("udp update", C / self.mu, why, clip=C)
-        return Update("udp update", C, update_z(self.mu))
+    def now(self) -> Update:
+        """Return the rule of a round."""
+        return Update("udp update", self.clip, update_z(self.mu))
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         """Return the lines of a client's rounds, if they are the last ones.
@@ -122,17 +135,15 @@ class EqualShares:
         shares = [replace(self, left=times)]
         while len(shares) < times:
             shares.append(shares[-1].next())
-        return in_turn((share.now(self.clip) for share in shares), owner, n)
+        return in_turn((share.now() for share in shares), owner, n)
 
 
 @task
-def train(me: Client, x: Params, method: UDP, left: int, delta: float) -> Reply[Sent]:
+def train(me: Client, x: Params, method: UDP, left: int, q: float, delta: float) -> Reply[Sent]:
+    rule = method.rule(me.id, me.size, left, delta, q)
+    if isinstance(rule, AsPublished):
+        y, _ = method.sgd.fit(me, x, bound=method.clip)
+        return Reply(Sent(rule.send(me, y - x)))
     y, _ = method.sgd.fit(me, x)
-    whole = method.rule(me.id, me.size, left, delta)
-    share = replace(whole, mu2=me.kept.get("mu2", whole.mu2), left=left)
-    kept = {"mu2": share.next().mu2}
-    if method.mode == "certified":
-        return Reply(Sent(share.now(method.clip).send(me, y - x)), keep=kept)
-    norms = [*me.kept.get("norms", []), (y - x).norm()]
-    dx = share.now(median(norms)).send(me, y - x)
-    return Reply(Sent(dx), keep={**kept, "norms": norms})
+    share = replace(rule, mu2=me.kept.get("mu2", rule.mu2), left=left)
+    return Reply(Sent(share.now().send(me, y - x)), keep={"mu2": share.next().mu2})
