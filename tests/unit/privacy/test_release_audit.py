@@ -529,7 +529,7 @@ def published(data, lr, monkeypatch, claimed=1.0):
 
 
 @pytest.mark.parametrize(
-    ("lr", "size", "spent"), [(0.1, 10.0, 10.5), (1.0, 1.0, 59.0), (0.1, 50.0, 10.5)]
+    ("lr", "size", "spent"), [(0.3, 1.7, 25.0), (1.0, 1.0, 59.0), (0.1, 50.0, 10.5)]
 )
 def test_ldp_fl_claims_one_and_spends_ten(monkeypatch, request, lr, size, spent):
     """Logistic regression.
