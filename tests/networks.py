@@ -1,5 +1,9 @@
 """Networks that must not train privately, each for one reason, and networks that may."""
 
+import random
+from typing import ClassVar
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -105,6 +109,15 @@ class Hooked(Base):
         self.first.register_forward_hook(lambda module, given, out: out - out.mean(0))
 
 
+class OnlyBackward(Base):
+    """In train mode the gradients of all examples are scaled together."""
+
+    def between(self, h):
+        if self.training and h.requires_grad:
+            h.register_hook(lambda g: g / g.norm())
+        return h
+
+
 class Numbered(Base):
     """What an example's place in the batch adds to it."""
 
@@ -142,6 +155,62 @@ class Remembering(Base):
         return h
 
 
+class Underscored(Base):
+    """Counts its batches, in an attribute that its author calls private."""
+
+    def __init__(self):
+        super().__init__()
+        self._batches = 0
+
+    def between(self, h):
+        self._batches += 1
+        return h if self._batches < 1000 else h - h.mean(0)
+
+
+class LongMemory(Base):
+    """A running mean that moves by too little to be seen, in the middle of a long tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.past = torch.zeros(3000)
+
+    def between(self, h):
+        out = h - self.past[1000:1008]
+        self.past[1000:1008] += 1e-8 * h.detach().mean(0)
+        return out
+
+
+class Box:
+    """An object like any other."""
+
+    def __init__(self):
+        self.past = {"means": [torch.zeros(8)]}
+
+
+class Boxed(Base):
+    """A running mean in a list in a dictionary in an object."""
+
+    def __init__(self):
+        super().__init__()
+        self.box = Box()
+
+    def between(self, h):
+        out = h - self.box.past["means"][0]
+        self.box.past["means"][0] += 1e-8 * h.detach().mean(0)
+        return out
+
+
+class OfTheClass(Base):
+    """What it remembers belongs to the class, not to one network."""
+
+    means: ClassVar = [torch.zeros(8)]
+
+    def between(self, h):
+        out = h - self.means[0]
+        self.means[0] = self.means[0] + 1e-8 * h.detach().mean(0)
+        return out
+
+
 class MinMax(Base):
     """Scales inputs by the smallest and the largest of the batch."""
 
@@ -154,6 +223,32 @@ class ManyOnly(Base):
 
     def between(self, h):
         return h - h.mean(0) if len(h) >= 8 else h
+
+
+class FullOnly(Base):
+    """Takes the mean of the batch away, if there are at least thirty-two."""
+
+    def between(self, h):
+        return h - h.mean(0) if len(h) >= 32 else h
+
+
+class Outliers(Base):
+    """Cuts what is far from the rest of the batch."""
+
+    def forward(self, x):
+        return super().forward(x.clamp(max=float(x.mean() + 4 * x.std())))
+
+
+class Gated(Base):
+    """A gate that is closed at first lets the mean of the batch in."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(8, 8)
+        nn.init.constant_(self.gate.bias, -30.0)
+
+    def between(self, h):
+        return h + torch.sigmoid(self.gate(h)) * h.mean(0)
 
 
 PASSES = [0]
@@ -293,6 +388,31 @@ class Own(Base):
         return h + torch.randn(h.shape, generator=rng)
 
 
+class Seldom(Base):
+    """Leaves a layer out now and then, by Python's own chance."""
+
+    def between(self, h):
+        return 2 * h if random.random() < 1e-6 else h
+
+
+class SeldomByNumpy(Base):
+    """Leaves an example out now and then, by numpy's chance."""
+
+    def between(self, h):
+        return h * torch.from_numpy(np.random.rand(len(h), 1) > 1e-6)  # noqa: NPY002
+
+
+class SeldomByItsOwn(Base):
+    """Leaves an example out now and then, by generators of its own."""
+
+    def __init__(self, rng):
+        super().__init__()
+        self.rng = rng
+
+    def between(self, h):
+        return h if self.rng.random() < 1 - 1e-6 else 2 * h
+
+
 class Jittered(Base):
     """Noise that hardly changes anything, but draws."""
 
@@ -322,6 +442,10 @@ class Half(Base):
         return self.last(torch.tanh(self.first(x.flatten(1))).to(torch.bfloat16)).float()
 
 
+class Nameless(nn.Flatten):
+    """Has nothing to train."""
+
+
 class Failing(Base):
     """Takes one example at a time only."""
 
@@ -341,11 +465,19 @@ BAD = {
     OnlyInEval: ["in eval mode", "depends on the others"],
     Attention: ["depends on the others"],
     Hooked: ["depends on the others"],
+    OnlyBackward: ["gradient", "depends on the others"],
     Numbered: ["depends on the others"],
     Running: ["buffer 'mean'", "changes"],
     Remembering: ["attribute past", "changes"],
+    Underscored: ["attribute _batches", "changes"],
+    LongMemory: ["attribute past", "changes"],
+    Boxed: ["attribute box", "changes"],
+    OfTheClass: ["attribute means", "changes"],
     MinMax: ["depends on the others"],
     ManyOnly: ["depends on the others"],
+    FullOnly: ["depends on the others"],
+    Outliers: ["depends on the others"],
+    Gated: ["depends on the others"],
     Elsewhere: ["same inputs", "differ"],
     Shrinking: ["parameter 'last.weight'", "changes"],
     Functional: ["parameter 'last.weight'", "outside of its layer"],
@@ -361,8 +493,11 @@ BAD = {
     Leaky: ["layer 'leak'", "RReLU"],
     Own: ["attribute seed", "changes"],
     Jittered: ["random"],
+    Seldom: ["random"],
+    SeldomByNumpy: ["random"],
     Pair: ["tuple"],
     Half: ["parameter 'last.weight'", "bfloat16", "float32"],
+    Nameless: ["no trainable parameters"],
     Failing: ["AssertionError: one at a time"],
 }
 

@@ -32,6 +32,7 @@ from tacit.core import (
     public,
 )
 from tacit.local.sgd import Correction, check_once, network
+from tacit.privacy.insides import Memory
 from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
 from tacit.privacy.perexample import clipped_sum
 
@@ -213,6 +214,7 @@ class Episodes:
     ) -> Iterator[list[Tensor]]:
         """Yield noisy gradients of the loss under prototypes that are released first, so no example meets another's."""
         check_once(me)
+        memory = Memory.of(me.model)
         embed = on_sphere(private.radius)
         made = private_prototypes(me, embed, private)
         me.model.train()
@@ -223,6 +225,7 @@ class Episodes:
             sums, _ = clipped_sum(me.model, loss, inputs, labels, private.clip)
             noised = release.noised([sums[w] for w in weights])
             yield list(torch._foreach_div(noised, float(self.batch)))
+        memory.check(me.model)
 
     def rate(self, n: int) -> float:
         """Return the share of ``n`` examples that a private step looks at."""

@@ -36,6 +36,7 @@ from tacit.core import (
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.checks import cross_entropies
+from tacit.privacy.insides import Memory
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
 
@@ -184,6 +185,7 @@ class SGD:
         if loss is not cross_entropy:
             raise BadInput(f"sgd.clip = {self.clip:g}: {NOT_A_SUM}")
         check_once(me)
+        memory = Memory.of(me.model)
         release = PrivateSteps(
             me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data))
         )
@@ -192,6 +194,7 @@ class SGD:
             sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])
             yield list(torch._foreach_div(noised, float(self.batch)))
+        memory.check(me.model)
 
     def rate(self, n: int) -> float:
         """Return the share of ``n`` examples that a step of DP-SGD looks at."""
@@ -315,7 +318,9 @@ def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     check_once(me)
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))
+    memory = Memory.of(me.model)
     sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, clip)
+    memory.check(me.model)
     return Params(zip(x, (sums[w] for w in weights), strict=True))
 
 

@@ -12,7 +12,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet
 
@@ -21,14 +20,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.core import BadInput
-from tacit.privacy.perexample import LAYERS, CannotClip, PerExampleLoss, clipped_sum, trained_layers
+from tacit.privacy.insides import Insides
+from tacit.privacy.perexample import (
+    LAYERS,
+    CannotClip,
+    PerExampleLoss,
+    clipped_sum,
+    micro_batch,
+    trained_layers,
+)
 
 MANY = 12  # examples of unlike sizes
+FAR = 10.0  # times as large as the others: an example that shows what is measured by the rest
 TRIED = 3  # examples: as few as show how they meet, for a large network takes its time
 # of the clip: as far as single precision may be from what autograd gives for single examples
 APART = 1e-3
 SAME = 1e-5  # of an output's size: as far as the same inputs may differ from one time to the next
 CHANCE = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+MIXES = (
+    "model: in train mode {} depends on the others in the batch, or on batches before, so no "
+    "per-example guarantee holds; replace batch norm and the like by nn.GroupNorm or nn.LayerNorm"
+)
 
 _checked: WeakSet[nn.Module] = WeakSet()
 
@@ -53,14 +66,15 @@ def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = 
     'can train privately: in all 1 layers with 2 parameters, each example has a gradient of its own'
     """
     _check_layers(model)
-    try:
-        _try(model, shape, classes, torch.float32)
-    except Mixes as e:
-        # rounding may tip a unit of a deep network over, so double precision decides
+    for check in (_check_few, _check_full):
         try:
-            _try(model, shape, classes, torch.float64)
-        except BadInput:
-            raise BadInput(str(e)) from None
+            _try(check, model, shape, classes, torch.float32)
+        except Mixes as e:
+            # rounding may tip a unit of a deep network over, so double precision decides
+            try:
+                _try(check, model, shape, classes, torch.float64)
+            except BadInput:
+                raise BadInput(str(e)) from None
     layers = dict(trained_layers(model))
     count = sum(p.requires_grad for p in model.parameters())
     return (
@@ -73,17 +87,29 @@ class Mixes(BadInput):
     """The gradient of an example depends on others."""
 
 
+Check = Callable[[nn.Module, Tensor, int | None], None]
+
+
 def _try(
-    model: nn.Module, shape: Sequence[int], classes: int | None, precision: torch.dtype
+    check: Check,
+    model: nn.Module,
+    shape: Sequence[int],
+    classes: int | None,
+    precision: torch.dtype,
 ) -> None:
     """Let a copy of a network compute, and refuse what it does to examples."""
     with _trial(model, precision) as probe:
         x = _inputs(TRIED, shape).to(next(probe.parameters()).device, precision)
-        _check_chance(probe)
-        scores = _check_forward(probe, x, classes)
-        y = torch.randint(0, scores.shape[1], (TRIED,)).to(x.device)
-        check_gradients(probe, cross_entropies, x, y)
-        _check_unlike(probe, x, scores.shape[1])
+        check(probe, x, classes)
+
+
+def _check_few(model: nn.Module, x: Tensor, classes: int | None) -> None:
+    """Refuse what shows with few examples: chance, memory, gradients that are not their own."""
+    _check_chance(model)
+    scores = _check_forward(model, x, classes)
+    y = torch.randint(0, scores.shape[1], (TRIED,)).to(x.device)
+    check_gradients(model, cross_entropies, x, y)
+    _check_unlike(model, x, scores.shape[1])
 
 
 def _check_unlike(model: nn.Module, x: Tensor, classes: int) -> None:
@@ -100,6 +126,42 @@ def _check_unlike(model: nn.Module, x: Tensor, classes: int) -> None:
         return
     if finite:
         check_gradients(model, cross_entropies, many, y)
+
+
+def _check_full(model: nn.Module, x: Tensor, classes: int | None) -> None:
+    """Refuse a network that mixes examples when they are as many as training takes at a time.
+
+    Or when one is far from the others, or with other weights than it begins with: all are drawn
+    anew, so that a gate which is closed at first is open.
+    """
+    inputs = _inputs(micro_batch(model), x.shape[1:]).to(x)
+    far = torch.cat([FAR * inputs[:1], inputs[1:]])
+    drawn = copy.deepcopy(model)
+    _draw_anew(drawn)
+    for network, together in ((drawn, far), (model, far), (model, inputs)):
+        if _agree(network, together):
+            return
+
+
+def _agree(model: nn.Module, together: Tensor) -> bool:
+    """Refuse a network that says something else of the first example alone, or of others without it.
+
+    Returns:
+        Whether it could be told: a network may not take such inputs, or give no numbers for them.
+    """
+    try:
+        with torch.no_grad():
+            scores = model(together)
+            alone = model(together[:1])
+            apart = torch.cat([model(part) for part in torch.split(together[1:], MANY)])
+    except Exception:  # it takes inputs from 0 to 1 alone, such as the numbers of words
+        return False
+    if not all(t.isfinite().all() for t in (scores, alone, apart)):
+        return False
+    for seen, own in ((scores[:1], alone), (scores[1:], apart)):
+        if not (seen - own).abs().max() <= APART * own.abs().max():
+            raise Mixes(MIXES.format("what it says of an example"))
+    return True
 
 
 def check_once(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> None:
@@ -119,6 +181,8 @@ def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
 def _check_layers(model: nn.Module) -> None:
     """Refuse layers whose gradients example by example are not known, or not precise enough."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise BadInput("model: has no trainable parameters, so there is nothing to train")
     for name, module in trained_layers(model):
         if type(module) not in LAYERS:
             raise BadInput(_unknown(name, module))
@@ -199,66 +263,18 @@ def _shake(model: nn.Module) -> None:
                 p.copy_(p + 0.1 * torch.randn_like(p))
 
 
+def _draw_anew(model: nn.Module) -> None:
+    """Draw all weights that are trained: what a network does with one value it may do with any."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.copy_(torch.randn_like(p) / math.sqrt(max(1, p[0].numel() if p.dim() else 1)))
+
+
 def _inputs(n: int, shape: Sequence[int]) -> Tensor:
     """Return inputs from 0 to 1, as pixels are; half of them 0 or 1, as the numbers of words are."""
     x = torch.rand(n, *shape)
     return torch.where(torch.rand_like(x) < 0.5, x, x.round())
-
-
-@dataclass(frozen=True)
-class Insides:
-    """What a network consists of at one moment, and the state of chance."""
-
-    tensors: dict[str, Tensor]
-    notes: dict[str, str]  # plain attributes: what a forward pass may count or remember
-    generator: Tensor
-
-    @classmethod
-    def of(cls, model: nn.Module, device: torch.device) -> Insides:
-        """Copy what is there now."""
-        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-        parts = {f"parameter {k!r}": p.detach().clone() for k, p in model.named_parameters()}
-        buffers = {f"buffer {k!r}": b.detach().clone() for k, b in model.named_buffers()}
-        return cls(parts | buffers, _notes(model), state)
-
-    def check(self, later: Insides) -> None:
-        """Refuse what a forward pass has changed, bit by bit."""
-        for name, t in self.tensors.items():
-            if not _equal(t, later.tensors.get(name)):
-                raise BadInput(
-                    f"model: {name} changes in the forward pass in train mode, so one example "
-                    "shows in the gradients of later ones; use nn.GroupNorm or nn.LayerNorm "
-                    "instead of running statistics"
-                )
-        for name in sorted(self.notes.keys() | later.notes.keys()):
-            if self.notes.get(name) != later.notes.get(name):
-                raise BadInput(
-                    f"model: attribute {name} changes in the forward pass, so what it does to one "
-                    "example may depend on those before; private training needs a function"
-                )
-        if not torch.equal(self.generator, later.generator):
-            raise BadInput(
-                "model: its forward pass draws random numbers in train mode (dropout?): one "
-                "example more shifts those of all others, so private training has none; "
-                "remove them, or set p = 0"
-            )
-
-
-def _notes(model: nn.Module) -> dict[str, str]:
-    """Return the attributes of all modules that are no tensors, in words that change with them."""
-    return {
-        f"{part}.{key}".lstrip("."): repr(value)
-        for part, module in model.named_modules()
-        for key, value in vars(module).items()
-        if not key.startswith("_") and key != "training"
-    }
-
-
-def _equal(a: Tensor, b: Tensor | None) -> bool:
-    """Tell whether two tensors are the same to the bit, numbers that are none included."""
-    return (
-        b is not None and a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
-    )
 
 
 def _check_forward(model: nn.Module, x: Tensor, classes: int | None) -> Tensor:
@@ -360,8 +376,4 @@ def _compare(
             gaps[name] = float(sums[p].norm())
     worst = max(gaps, key=lambda name: gaps[name])
     if not gaps[worst] <= allowed:
-        raise Mixes(
-            f"model: in train mode an example's gradient of {worst!r} depends on the others in the "
-            "batch, or on batches before, so no per-example guarantee holds; replace batch norm "
-            "and the like by nn.GroupNorm or nn.LayerNorm"
-        )
+        raise Mixes(MIXES.format(f"an example's gradient of {worst!r}"))

@@ -19,12 +19,15 @@ import torch
 from torch import Tensor
 
 from tacit.core import BadInput, check_choice
+from tacit.privacy.checks import FAR
+from tacit.privacy.insides import chance, digest
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
 NAMES = ("auto", "hog", "colour-hog", "dct", "raw", "module:function")
 # cells along a side, directions of gradients, cells of mean colours along a side
 CELLS, BINS, COLOURS = 6, 8, 3
+MANY = 64  # examples that an encoder of the user's own is tried on
 
 
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
@@ -270,27 +273,56 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
 
     The release of moments rests on that: a record adds its own features to the sums, and nothing
     else. So the same random inputs are encoded together, in another order, one alone, and together
-    once more.
+    once more; then many, of which one is far from the others. It must neither draw random numbers
+    nor change.
     """
-    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
-    turned = [2, 0, 3, 1]
+    draw = torch.Generator().manual_seed(0)
+    x, many = torch.rand(4, *shape, generator=draw), torch.rand(MANY, *shape, generator=draw)
+    cpu = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
-        try:
-            first = _features(name, found, x)
-            others = [
-                _features(name, found, x[turned]),
-                _features(name, found, x[1:2]),
-                _features(name, found, x),
-            ]
-        except Exception as e:
-            where = f"features = {name!r}: "
-            words = str(e) if str(e).startswith(where) else f"{where}fails ({_words(e)})"
-            raise BadInput(words) from None
-    if not first.isfinite().all():
-        raise BadInput(f"features = {name!r}: gives numbers that are not finite for inputs in 0..1")
-    for again, same in zip(others, (first[turned], first[1:2], first), strict=True):
-        if again.shape != same.shape or not (again - same).abs().max() <= 1e-4 * first.abs().max():
+        before = digest(found), chance(cpu)
+        first = _check_same(name, found, x)
+        if not first.isfinite().all():
             raise BadInput(
-                f"features = {name!r}: what it says of one example depends on the others, on "
-                "earlier ones or on chance, so no per-example guarantee holds"
+                f"features = {name!r}: gives numbers that are not finite for inputs in 0..1"
             )
+        try:
+            _check_same(name, found, torch.cat([FAR * many[:1], many[1:]]))
+        except Fails:  # it takes inputs from 0 to 1 alone, as those of images are
+            _check_same(name, found, many)
+        if (digest(found), chance(cpu)) != before:
+            raise BadInput(_depends(name))
+
+
+class Fails(BadInput):
+    """An encoder fails on the inputs that it was given."""
+
+
+def _check_same(name: str, found: Callable[[Tensor], object], x: Tensor) -> Tensor:
+    """Refuse features that are others in another company; return them."""
+    turned = torch.arange(len(x)).roll(1)
+    turned[[0, 1]] = turned[[1, 0]]
+    picks = (turned, torch.tensor([1]), torch.tensor([0]), torch.arange(1, len(x) - 1))
+    try:
+        first = _features(name, found, x)
+        others = [(_features(name, found, x[rows]), first[rows]) for rows in picks]
+        others.append((_features(name, found, x), first))
+    except Exception as e:
+        where = f"features = {name!r}: "
+        words = str(e) if str(e).startswith(where) else f"{where}fails ({_words(e)})"
+        raise Fails(words) from None
+    for again, same in others:
+        if again.shape != same.shape:
+            raise BadInput(_depends(name))
+        # row by row: one that is large must not hide what happens to others
+        apart, size = ((again - same).abs().amax(1), same.abs().amax(1))
+        if same.isfinite().all() and not (apart <= 1e-4 * (size + same.abs().median())).all():
+            raise BadInput(_depends(name))
+    return first
+
+
+def _depends(name: str) -> str:
+    return (
+        f"features = {name!r}: what it says of one example depends on the others, on "
+        "earlier ones or on chance, so no per-example guarantee holds"
+    )

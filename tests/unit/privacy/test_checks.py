@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 from dataclasses import replace
 
 import networks
@@ -305,3 +306,53 @@ def test_a_network_that_counts_its_batches_is_refused():
     """What it does later cannot be tried, but that it remembers can be seen."""
     with pytest.raises(BadInput, match="attribute batches changes in the forward pass"):
         check_network(Later(), (4,))
+
+
+@pytest.mark.parametrize(
+    "rng",
+    [
+        random.Random(0),
+        np.random.default_rng(0),
+        np.random.RandomState(0),
+    ],
+    ids=lambda rng: type(rng).__name__,
+)
+def test_a_network_with_a_generator_of_its_own_is_refused(rng):
+    """However seldom what it draws changes anything."""
+    line = refusal(lambda: networks.SeldomByItsOwn(rng))
+    assert "attribute rng changes in the forward pass" in line
+
+
+class WhenLarge(networks.Base):
+    """Keeps something of a batch, but only of one with a number that no trial has."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 1e6
+
+    def between(self, h):
+        return h
+
+    def forward(self, x):
+        self.largest = max(self.largest, float(x.max()))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e7])
+def test_what_a_network_keeps_of_real_data_only_ends_its_training(size):
+    """By an error that is charged, since the data have decided on it."""
+    me = client(made(WhenLarge))
+    me.data.source.x.mul_(size)
+    x = params_of(me.model)
+    tries = [
+        lambda: SGD(clip=1.0, z=1.0).fit(me, x),
+        lambda: clipped_gradient(me, x, 1.0),
+        lambda: Episodes().fit(me, x, grad=lambda g, y: g, private=Private(1.0, 1.0, 1.0, 2.0)),
+    ]
+    for attempt in tries:
+        me.model.largest = 1e6
+        if size == 1:
+            attempt()
+        else:
+            with pytest.raises(CannotClip, match="largest of the network changed in training"):
+                attempt()

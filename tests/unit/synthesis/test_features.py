@@ -246,6 +246,7 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
 
 
 MIXING = """
+import numpy
 import torch
 calls = []
 def centred(x):
@@ -266,6 +267,24 @@ def infinite(x):
 def failing(x):
     assert len(x) > 1, "several"
     return x.flatten(1)
+def by_the_largest(x):
+    return x.flatten(1) / x.max().clamp(min=1)
+def without_outliers(x):
+    return x.flatten(1).clamp(max=float(x.mean() + 3 * x.std()))
+def of_many(x):
+    return x.flatten(1) - (x.flatten(1).mean(0) if len(x) > 30 else 0)
+def seldom(x):
+    return x.flatten(1) * torch.from_numpy(numpy.random.rand(len(x), 1) > 1e-9)
+class Slow:
+    def __init__(self):
+        self.past = [torch.zeros(2000)]
+    def __call__(self, x):
+        self.past[0] = self.past[0] + 1e-9 * x.mean()
+        return x.flatten(1) + self.past[0][:64]
+slow = Slow()
+def of_pixels(x):
+    assert 0 <= x.min() and x.max() <= 1
+    return x.flatten(1)
 def fine(x):
     return x.flatten(1) @ torch.ones(64, 7).cumsum(0)
 """
@@ -276,6 +295,8 @@ def fine(x):
     [
         *((name, "depends on the others") for name in ("centred", "ranked", "placed")),
         *((name, "depends on the others") for name in ("noisy", "remembering", "wider")),
+        *((name, "depends on the others") for name in ("by_the_largest", "without_outliers")),
+        *((name, "depends on the others") for name in ("of_many", "seldom", "slow")),
         ("infinite", "not finite"),
         ("failing", "AssertionError: several"),
     ],
@@ -293,6 +314,7 @@ def test_an_encoder_that_is_no_function_of_one_example_is_refused_by_name(
     assert why in line
     assert "\n" not in line
     assert torch.equal(torch.get_rng_state(), state)
+    assert encoder("mixing_encoders:of_pixels", (1, 8, 8))(torch.rand(5, 1, 8, 8)).shape == (5, 64)
     assert encoder("mixing_encoders:fine", (1, 8, 8))(torch.rand(5, 1, 8, 8)).shape == (5, 7)
     monkeypatch.delitem(sys.modules, "mixing_encoders")
 
