@@ -102,6 +102,16 @@ def test_rounds_that_are_repeated_end_at_the_cost_that_was_foretold(tmp_path):
         ask(site, train(x=X, sgd=PRIVATE), 2)
 
 
+def test_a_larger_delta_makes_no_room_for_more_rounds(tmp_path):
+    """The owner has seen a delta of 1e-5; at 0.5 a hundred repetitions would be within its cost."""
+    site = a_site(tmp_path, policy=from_experiment(SEEN, X, 12), noise="os")
+    loose = replace(CHARTER, delta=0.5)
+    for t in (0, 1, 2, 2):
+        ask(site, train(x=X, sgd=PRIVATE), t, charter=loose)
+    with pytest.raises(BudgetReached, match="delta 1e-05"):
+        ask(site, train(x=X, sgd=PRIVATE), 2, charter=loose)
+
+
 def test_without_agreement_nothing_is_told(tmp_path):
     site = a_site(tmp_path, policy=None)
     assert "agreed to nothing" in refusal(site, train(x=X, sgd=PRIVATE))

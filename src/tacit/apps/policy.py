@@ -59,6 +59,7 @@ class Policy:
     rounds: float = math.inf
     budget: float = math.inf  # epsilon for one example against the server, over all runs
     run_budget: float = math.inf  # the same for one run, without reports about test data
+    delta: float = 1e-5  # of the run's budget: the owner's, whatever the coordinator says
     metrics: str | None = None  # exact, none, or the epsilon of a report; None: not said here
     message: int | None = None  # megabytes of one message; None: not said here
     open: bool = False  # whatever this package can do
@@ -144,7 +145,14 @@ def from_experiment(experiment: Experiment, x0: Params, size: int) -> Policy:
     values = {**policy.values, (None, "delta"): (setting.delta,)}
     networks = () if setting.model == "auto" else (setting.model,)
     cost = foretold(method, size, setting.delta)
-    return replace(policy, values=values, networks=networks, rounds=method.rounds, run_budget=cost)
+    return replace(
+        policy,
+        values=values,
+        networks=networks,
+        rounds=method.rounds,
+        run_budget=cost,
+        delta=setting.delta,
+    )
 
 
 def _for_method(method: Method, x0: Params) -> Policy:

@@ -234,7 +234,8 @@ class Site:
         Budget(told, charter.unit, charter.observer, charter.delta).check(ledger)
         own = Ledger(line for line in ledger if not Owner.read(line.owner).tests)
         if len(own):
-            Budget(self._agreed().run_budget, delta=charter.delta).check(own)
+            agreed = self._agreed()
+            Budget(agreed.run_budget, delta=agreed.delta).check(own)
         if self.budget < math.inf:
             client = next((Owner.read(line.owner).client for line in ledger), "0")
             every = Ledger([*ledger, *self._past(charter.run, client)])
