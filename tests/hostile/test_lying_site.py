@@ -14,6 +14,7 @@ from liars import (
     LIAR,
     LIMIT,
     PLAIN,
+    PRIVATE,
     ROUNDS,
     SILENT,
     Scene,
@@ -23,13 +24,17 @@ from liars import (
     run,
     venue,
 )
+from sandbox import small
 
-from tacit import codec
+from tacit import codec, privacy
 from tacit.core import (
     BadInput,
     Everyone,
     Gaussian,
     Laplace,
+    Ledger,
+    NonPrivate,
+    Nothing,
     Params,
     Pure,
     Release,
@@ -41,11 +46,13 @@ from tacit.engines.facts import facts_from
 from tacit.engines.flower import letter, opened, packed
 from tacit.engines.replies import too_long
 from tacit.engines.store import from_json, to_text
+from tacit.experiment import expected
 from tacit.experiment.loop import conduct
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Tally
 from tacit.experiment.sites import tally, within
 from tacit.experiment.watch import Nobody
+from tacit.methods import METHODS
 from tacit.methods.fedavg import train
 
 FREE = Release("t", "example", LIAR, "server", Gaussian(5.0), ((0, 0),))
@@ -449,3 +456,103 @@ def test_fewer_honest_sites_than_a_method_needs_stop_it_in_one_line(scene):
     engine.nodes = lambda: {"cleo": 2}
     with pytest.raises(TooFewReplies, match="1 of 4 clients replied"):
         engine.ask(train(x=scene.x, sgd=PLAIN.sgd), engine.sample(Everyone(), 0))
+
+
+# The figure follows from what was asked
+
+
+def claims(change, kinds=("ask",)):
+    """Return a lie about the lines of one's own ledger."""
+    return changed(lambda a: replace(a, ledger=[change(line) for line in a.ledger]), kinds)
+
+
+CLAIMS = {
+    "z = 50": claims(lambda line: replace(line, event=Gaussian(50.0))),
+    "half the steps": claims(lambda line: replace(line, steps=1)),
+    "a smaller sample": claims(lambda line: replace(line, sampling=Sampling("poisson", 0.001))),
+    "pure, and next to nothing": claims(
+        lambda line: replace(line, event=Pure(1e-9), sampling=Sampling(), steps=1)
+    ),
+    "the last round only": claims(lambda line: replace(line, rounds=(line.rounds[-1],))),
+    "nothing": claims(lambda line: replace(line, event=Nothing(), sampling=Sampling())),
+    "for replacement only": claims(lambda line: replace(line, relation="either")),
+    "for a whole client": claims(lambda line: replace(line, unit="client")),
+    "no lines": changed(lambda a: replace(a, ledger=[])),
+    "lines of the test data": claims(lambda line: replace(line, owner=f"test:{LIAR}")),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """An honest private run, and what it costs the site that will lie."""
+    directory, _ = run(tmp_path_factory.mktemp("honest"), PRIVATE, metrics=0.0)
+    return directory.ledger()
+
+
+def cost(ledger, owner=LIAR):
+    own = Ledger(line for line in ledger if line.owner == owner)
+    return privacy.epsilon(own, unit="example", observer="server", delta=1e-5)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_site_cannot_make_the_figure_smaller(name, tmp_path, honest):
+    directory, _ = run(tmp_path, PRIVATE, CLAIMS[name], metrics=0.0)
+    assert cost(honest) <= cost(directory.ledger()) < 2 * cost(honest)
+    assert directory.metrics()[-1]["spent"] >= cost(honest)
+    # the others' lines are what they were
+    others = [
+        [line for line in ledger if line.owner in "013"] for ledger in (honest, directory.ledger())
+    ]
+    assert others[0] == others[1]
+
+
+def test_a_reply_without_lines_is_refused(tmp_path):
+    directory, _ = run(tmp_path, PRIVATE, CLAIMS["no lines"], metrics=0.0)
+    assert all("no line" in line["failed"][LIAR] for line in directory.metrics())
+
+
+def test_a_site_can_make_the_figure_larger(tmp_path, honest):
+    """What it says beyond that stands: it knows best what has left it."""
+    directory, _ = run(tmp_path, PRIVATE, lines(replace(FREE, event=Pure(3.0))), metrics=0.0)
+    assert cost(directory.ledger()) > cost(honest) + 1
+
+
+def test_where_no_rule_is_known_a_reply_without_lines_is_infinite(tmp_path, monkeypatch):
+    monkeypatch.setattr(expected, "states_rule", lambda method: False)
+    calm, _ = run(tmp_path / "a", PRIVATE, metrics=0.0)
+    assert cost(calm.ledger()) < math.inf
+    directory, _ = run(tmp_path / "b", PRIVATE, CLAIMS["no lines"], metrics=0.0)
+    assert cost(directory.ledger()) == math.inf
+    why = privacy.reason(directory.ledger(), unit="example", observer="server", delta=1e-5)
+    assert "without a ledger line" in why
+
+
+def test_counts_without_a_line_are_infinite(tmp_path):
+    lie = changed(lambda a: replace(a, ledger=[]), kinds=("look",))
+    directory, _ = run(tmp_path, PRIVATE, lie, metrics=0.5)
+    assert cost(directory.ledger(), f"test:{LIAR}") == math.inf
+    assert cost(directory.ledger(), "test:0") < math.inf
+    assert "no line" in directory.metrics()[0]["failed"][LIAR]
+
+
+def test_a_site_that_says_it_has_passed_the_budget_stops_no_other(tmp_path):
+    lie = lines(replace(FREE, event=NonPrivate("everything")))
+    place, _ = venue(tmp_path, PRIVATE, lie, metrics=0.0)
+    setting = replace(place.experiment.setting, budget=100.0)
+    place = replace(place, experiment=replace(place.experiment, setting=setting))
+    directory = RunDir.create(tmp_path / "run", place.experiment)
+    conduct(place, directory, Nobody())
+    assert [line["round"] for line in directory.metrics()] == [1, 2]
+    assert all("passed the budget" in line["failed"][LIAR] for line in directory.metrics())
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].pooled])
+def test_an_honest_ledger_says_what_was_asked(name, tmp_path):
+    """No method's own lines differ from its rule: nothing is made up for, nobody is refused."""
+    method = small(name)
+    if method.needs_public:
+        pytest.skip("needs public examples")
+    directory, _ = run(tmp_path, method, metrics=0.0)
+    assert [line for line in directory.ledger() if "as it was asked" in line.what] == []
+    told = [why for line in directory.metrics() for why in line.get("failed", {}).values()]
+    assert {why for why in told if "does not report" not in why} == set()

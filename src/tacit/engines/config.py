@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tacit.compress import Compressor
 from tacit.core import ClientId, Ledger, Noise, Release, no_limit
 from tacit.data.examples import Examples
+from tacit.engines.asked import Expected, nothing_expected
 from tacit.engines.store import Draws
 
 # "crash" before the work, "lost" after it, "die" in it, or None
@@ -42,6 +43,9 @@ class Config:
     delta: float = 1e-5  # of every (epsilon, delta) in this run
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
     public: Examples | None = None  # examples that belong to nobody
+
+    # what the rule of the method says that clients release, to hold their ledgers against
+    expected: Expected = nothing_expected
 
     # these raise where a ledger would pass the budget: one with a release of the server's own, and
     # one with what clients send themselves

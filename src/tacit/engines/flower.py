@@ -29,21 +29,26 @@ from tacit.core import (
     Call,
     ClientId,
     Ledger,
+    NonPrivate,
     Observer,
     Owner,
     Release,
     TacitError,
+    Task,
     TooFewReplies,
     Unit,
     ask_id,
+    check_number,
 )
 from tacit.core.data import Examples
 from tacit.data.examples import Pool
+from tacit.engines.asked import missing, odd, rounds_in
 from tacit.engines.attendance import Attendance
 from tacit.engines.config import Config
 from tacit.engines.facts import Facts
 from tacit.engines.messages import LONGEST_HEAD, Answer, Head, Refusal, plain_words
 from tacit.engines.replies import (
+    MOST_LINES,
     Known,
     check_ledger,
     check_sent,
@@ -129,6 +134,13 @@ def opened(content: RecordDict, limit: int) -> tuple[str, dict[str, Any], bytes]
     return kind, about, blob
 
 
+def _untold(client: ClientId, round: int, call: Call[Any]) -> Release:
+    """Return the line for something that a site has sent without one."""
+    owner = Owner(client, tests=Task.registry[call.task].at == "measure").id
+    event = NonPrivate(f"{call.task} was answered without a ledger line")
+    return Release(call.task, "example", owner, "server", event, ((round, round),))
+
+
 @dataclass
 class Used:
     """What could be made of a site's answer."""
@@ -139,6 +151,7 @@ class Used:
     norms: Mapping[str, float] = field(default_factory=dict)  # of its updates
     ledger: Sequence[Release] = ()  # what the site says that it has released, if that is in order
     polite: bool = False  # the site refuses, in words
+    silent: bool = False  # it sends something and has no ledger line for it
 
 
 class Sites(Engine):
@@ -253,7 +266,10 @@ class Sites(Engine):
         used.blob = blob
         if self.ours and isinstance(answer, Refusal):
             return
-        used.ledger = check_ledger(answer, head)
+        used.ledger = self._check_ledger(check_ledger(answer, head), head)
+        used.silent = self._silent(head, call, used.ledger)
+        if used.silent:
+            raise BadInput("ledger: no line about what it sends in this round")
         known = self._known(head.client, node)
         whole = self._expanded(answer, call)
         check_sent(whole, head, call, known)
@@ -261,6 +277,53 @@ class Sites(Engine):
         if not self.ours:
             used.norms = norms_of(whole.sent, call)
             self._check_budget(head.client, used.ledger)
+
+    def _check_ledger(self, lines: Sequence[Release], head: Head) -> Sequence[Release]:
+        """Refuse lines that make a site's ledger longer, over the rounds, than any honest one."""
+        own = Ledger(self._of(head.client))
+        own.add(lines)
+        check_number("ledger", len(own), at_most=MOST_LINES)
+        return lines
+
+    def _silent(self, head: Head, call: Call[Any], lines: Sequence[Release]) -> bool:
+        """Tell whether a site sends something without a line for it.
+
+        By some rules nothing is released in a round, as by training on synthetic data alone.
+        """
+        tests = Task.registry[call.task].at == "measure"
+        owner = Owner(head.client, tests=tests).id
+        told = [line for line in (*self._of(head.client), *lines) if line.owner == owner]
+        if self.ours or head.round in rounds_in(line for line in lines if line.owner == owner):
+            return False
+        expected = self.config.expected(head.client, rounds_in(told) | {head.round})
+        return tests or not expected or bool(missing(expected, told, head.round))
+
+    def _of(self, client: ClientId) -> Iterator[Release]:
+        """Find what the coordinator's ledger says about a site, its test data included."""
+        mine = (client, Owner(client, tests=True).id)
+        return (line for line in self.ledger if line.owner in mine)
+
+    def settle_round(self, round: int) -> None:
+        """Write lines for what was asked of sites and is not in their ledgers."""
+        if not self.ours:
+            for client in self.everyone:
+                known = [line for line in self.ledger if line.owner == client]
+                expected = self.config.expected(client, rounds_in(known))
+                self.learn(missing(expected, known, round))
+
+    def _hold(self, client: ClientId, round: int, answer: Used, call: Call[Any]) -> None:
+        """Write what a site says that it has released, and at once what it should have said.
+
+        At once where its ledger has a line of a kind that nobody asked for, or none at all.
+        Otherwise the round is not over yet, and there may be more to come.
+        """
+        self.learn(answer.ledger)
+        known = [line for line in self.ledger if line.owner == client]
+        expected = self.config.expected(client, rounds_in(known) | {round})
+        if answer.silent and not (expected and Task.registry[call.task].at == "client"):
+            self.learn([_untold(client, round, call)])
+        elif answer.silent or odd(answer.ledger, expected, client):
+            self.learn(missing(expected, known, round))
 
     def _known(self, client: ClientId, node: int) -> Known | None:
         """Return what this site has registered with."""
@@ -296,13 +359,13 @@ class Sites(Engine):
 
     def _note(self, client: ClientId, kind: str, round: int, answer: Used, call: Call[Any]) -> None:
         """Remember how a site has answered, and what it says that it has released."""
+        if not self.ours:
+            self._hold(client, round, answer, call)
         if not answer.why:
             self.attendance.answered(client, kind)
             self._note_pools(client, call)
-            return
-        if not answer.polite:
+        elif not answer.polite:
             self.attendance.missed(client, kind, round)
-        self.learn(answer.ledger)
 
     def _note_pools(self, client: ClientId, call: Call[Any]) -> None:
         """Remember how many examples a site has with those that it was sent, if it keeps them."""

@@ -59,9 +59,10 @@ def _until(ledger: Ledger, share: Fraction) -> Ledger:
     last: dict[str, int] = {}
     for line in ledger:
         last[line.owner] = max(last.get(line.owner, 0), line.rounds[-1][1])
-    left = [_before(line, math.ceil((last[line.owner] + 1) * share)) for line in ledger]
+    left = [before(line, math.ceil((last[line.owner] + 1) * share)) for line in ledger]
     return Ledger(line for line in left if line.rounds)
 
 
-def _before(line: Release, end: int) -> Release:
+def before(line: Release, end: int) -> Release:
+    """Return a predicted line as it is after so many of its owner's rounds."""
     return replace(line, rounds=tuple((a, min(b, end - 1)) for a, b in line.rounds if a < end))

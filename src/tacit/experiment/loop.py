@@ -116,6 +116,7 @@ class Recorder:
         seconds = time.perf_counter() - self.since
         due = s.round % setting.eval_every == 0 or s.round >= method.rounds
         scores = self.venue.scores(s, self.engine) if due else {}
+        self.engine.settle_round(s.round - 1)
         line = {
             "round": s.round,
             "accuracy": None,

@@ -23,6 +23,7 @@ from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import SITES, Experiment
+from tacit.experiment.expected import Prediction
 from tacit.experiment.plan import check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
@@ -119,7 +120,16 @@ class AtSites:
         """Return what the coordinator knows of the run."""
         compress = Compressor.of(self.experiment.setting.compress)
         return self._coordinator(directory).config(
-            sample_seed=self.sample_seed, compress=compress, public=self.public
+            sample_seed=self.sample_seed,
+            compress=compress,
+            public=self.public,
+            expected=Prediction(
+                self.experiment.method,
+                self.federation.everyone,
+                self.facts,
+                self.experiment.setting.delta,
+                self.sample_seed,
+            ).expected,
         )
 
     def engine(self, directory: RunDir, config: Config) -> Engine:
