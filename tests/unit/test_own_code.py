@@ -2,16 +2,22 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 import tacit
-from tacit import codec
+from tacit import codec, methods
 from tacit.core import BadInput, own_code
+from tacit.core.registry import Registry, names_code
 from tacit.data import load
 from tacit.data.federated import federate
+from tacit.data.splits import SPLITS, _schemes
 from tacit.experiment.rundir import RunDir
-from tacit.models import build
+from tacit.methods import METHODS
+from tacit.models import MODELS, build
+from tacit.synthesis.features import FEATURES, encoder
 
 MINE = """
 import numpy as np
@@ -151,3 +157,82 @@ def test_a_peer_cannot_make_anybody_import(tmp_path, monkeypatch):
         with pytest.raises(BadInput, match="refusing to build"):
             codec.decode(f'{{"$": "{name}", "items": {{}}}}', {})
     assert "lurking" not in sys.modules
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package that brings one thing of each kind by an entry point; return its module's name."""
+    name = f"brings_{re.sub(r'[^0-9a-z]', '_', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(MINE + "def flat(x):\n    return x.flatten(1)\n")
+    info = tmp_path / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    kinds = {"splits": "by_parity", "data": "blobs", "models": "Net", "features": "flat"}
+    groups = [f"[tacit.{kind}]\nour-{kind} = {name}:{what}\n" for kind, what in kinds.items()]
+    (info / "entry_points.txt").write_text("\n".join(groups))
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_installed_things_are_known_by_the_names_of_their_entry_points(installed, tmp_path):
+    done = tacit.run(
+        "fedavg:rounds=1",
+        data="our-data",
+        split="our-splits",
+        model="our-models",
+        clients=3,
+        workers=0,
+        out=tmp_path / "run",
+    )
+    assert done.final["round"] == 1
+    assert encoder("our-features", (1, 8, 8))(torch.rand(2, 1, 8, 8)).shape == (2, 64)
+    for call in (
+        lambda: build("our-modles", (4,), 3, 0),
+        lambda: federate(load("digits"), "our-split", clients=2, seed=0),
+        lambda: encoder("our-feature", (1, 8, 8)),
+        lambda: load("our-dat"),
+    ):
+        with pytest.raises(BadInput, match="did you mean 'our-"):
+            call()
+
+
+def test_features_of_ones_own_are_named_like_everything_else(mine, tmp_path):
+    (tmp_path / "flatter.py").write_text("def flat(x):\n    return x.flatten(1)\n")
+    assert encoder("flatter.py:flat", (1, 4, 4))(torch.rand(2, 1, 4, 4)).shape == (2, 16)
+    with pytest.raises(BadInput, match="has no attribute 'flatt'"):
+        encoder("flatter.py:flatt", (1, 4, 4))
+
+
+def test_installed_names_are_code_to_whoever_did_not_write_them(installed):
+    """So a site neither imports what a coordinator names, nor a report what a folder names."""
+    assert [names_code(word) for word in ("our-models", "mlp", "mine.py:Net", "iid")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert installed not in sys.modules
+
+
+def test_everything_that_is_built_in_is_found_in_its_files():
+    """One file is enough: nothing lists what there is."""
+    files = {f.stem for f in Path(methods.__file__).parent.glob("*.py")}
+    assert set(METHODS) <= files
+    assert {"fedavg", "scaffold", "dafl", "moments", "kd_dpfl", "pate"} <= set(METHODS)
+    assert {"iid", "label", "dirichlet-client", "alid", "feature-noise"} <= set(SPLITS)
+    assert {"logistic", "dafl-cnn", "resnet18", "vgg16"} <= set(MODELS)
+    assert set(FEATURES) == {"dct", "hog", "colour-hog", "raw"}
+
+
+def test_a_new_file_is_all_that_a_split_needs(tmp_path, monkeypatch):
+    package = tmp_path / "fake_splits"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "halves.py").write_text(
+        "from tacit.data.splits import iid\n"
+        "from tacit.data.splits.scheme import Scheme\n"
+        "HALVES = Scheme('halves', 'as iid', iid.draw, iid.shares)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Registry("split", group="none", package="fake_splits", found=_schemes)
+    assert found["halves"].about == "as iid"

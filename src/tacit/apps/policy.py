@@ -19,6 +19,7 @@ from typing import Any
 
 from tacit import privacy
 from tacit.core import BadInput, Call, Ledger, Method, Params, Task, check_number
+from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.experiment.config import Experiment
 from tacit.local.sgd import SGD
@@ -36,11 +37,15 @@ class Refused(BadInput):
 
 
 def refuse_code(words: Iterable[str], own: Collection[str | None]) -> None:
-    """Refuse words that name code, as module:attribute, unless this site gave it itself."""
+    """Refuse words that name code, unless this site gave it itself.
+
+    That is ``module:attribute`` of a module that is here, ``file.py:attribute``, or an installed name.
+    """
     for word in words:
         module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)
         known = module is not None and importlib.util.find_spec(module[1]) is not None
-        if (known or ".py:" in word) and word not in own:
+        installed = ":" not in word and names_code(word)
+        if (known or installed or ".py:" in word) and word not in own:
             raise Refused(
                 f"{word!r}: names code, and this site runs only what it has installed itself"
             )

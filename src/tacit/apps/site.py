@@ -44,6 +44,7 @@ from tacit.core import (
     check_number,
     params_of,
 )
+from tacit.core.registry import names_code
 from tacit.core.schema import check_args
 from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.splits import Split
@@ -361,7 +362,8 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
         raise Refused(
             f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data"
         )
-    if ":" in charter.model and charter.model != model:
+    code = ":" in charter.model or names_code(charter.model)
+    if code and charter.model != model:
         raise Refused(
             f"model = {charter.model!r}: not a network of this package, nor the one given with --model"
         )

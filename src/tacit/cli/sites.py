@@ -356,7 +356,7 @@ def _told(text: str, given: JoinFlags) -> Experiment:
     import tomllib
 
     from tacit.apps.policy import Refused, refuse_code
-    from tacit.core.own_code import is_code
+    from tacit.core.registry import names_code
     from tacit.experiment.config import experiment_from
 
     try:
@@ -366,11 +366,11 @@ def _told(text: str, given: JoinFlags) -> Experiment:
     raw = {k: v for k, v in raw.items() if k not in ("data", "split")}  # nobody's affair here
     method = raw.pop("method", {})
     method = {"name": method} if isinstance(method, str) else dict(method)
-    if given.method is not None and is_code(str(method.get("name"))):
+    if given.method is not None and names_code(str(method.get("name"))):
         method["name"] = given.method
     refuse_code(_words(raw), _own(given))
     for word in _words(method):
-        if is_code(word) and word not in _own(given):
+        if names_code(word) and word not in _own(given):
             raise Refused(f"method: {word[:80]!r} names code, and --method does not")
     if ":" in str(raw.get("model")) and raw["model"] != given.model:
         raise Refused(f"model = {raw['model'][:80]!r}: not the network given with --model")

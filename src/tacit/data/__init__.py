@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from tacit.core import own_code
 from tacit.core.errors import BadInput, check_choice
-from tacit.core.own_code import is_code
+from tacit.core.registry import Registry
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Stated, told
 from tacit.data.official import KNOWN, load_official
@@ -27,6 +28,8 @@ __all__ = [
     "load_own",
 ]
 
+# functions that return data sets; those of the package are read from files: see tacit.data.official
+_FUNCTIONS: Registry[Callable[[], Dataset]] = Registry("data", group="tacit.data")
 _OWN = (
     "or the path of a .npz, .csv or .parquet file or of a folder of images by class, "
     "or a function of your own as file.py:function"
@@ -57,17 +60,18 @@ def load(
         raise BadInput(
             f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}"
         )
-    check_choice("data", name_or_path, (*KNOWN, _OWN))
+    check_choice("data", name_or_path, (*KNOWN, *_FUNCTIONS.installed(), _OWN))
     raise AssertionError("unreachable: check_choice refused the name")
 
 
 def _is_own_code(name: str) -> bool:
     """Tell whether a name is a function of the user's own, and not a table and its column."""
-    return is_code(name) and not name.rpartition(":")[0].lower().endswith((".csv", ".parquet"))
+    table = name.rpartition(":")[0].lower().endswith((".csv", ".parquet"))
+    return not table and _FUNCTIONS.is_own(name)
 
 
 def _from_code(name: str) -> Dataset:
-    made = own_code.load(name, "data")()
+    made = _FUNCTIONS.own(name)()
     if not isinstance(made, Dataset):
         raise BadInput(f"data = {name!r}: returns a {type(made).__name__}; must be a Dataset")
     return made

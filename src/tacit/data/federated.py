@@ -12,11 +12,10 @@ from torch import Tensor
 
 from tacit.core import BadInput, ClientId, PartOfTests, seed_for
 from tacit.core.data import Examples as AnyExamples
-from tacit.core.data import Rows
-from tacit.core.own_code import load
+from tacit.core.data import IntArray, Rows
 from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.places import Keys, keys, places
-from tacit.data.splits import IntArray, Split, is_own_split, split
+from tacit.data.splits import SPLITS, Split, is_own_split, split
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
     set, the number of clients and the seed that returns a :class:`Split`.
     """
     if is_own_split(scheme):
-        made = load(scheme, "split")(dataset, clients=clients, seed=seed)
+        made = SPLITS.own(scheme)(dataset, clients=clients, seed=seed)
         return Federation(dataset, checked(made, scheme, dataset, clients), seed)
     parts = {"train": dataset.train, "test": dataset.test}
     own = [

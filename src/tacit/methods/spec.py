@@ -11,13 +11,12 @@ import re
 import tomllib
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from tacit.core import BadInput, Method, check_choice
-from tacit.core.own_code import is_code, load, trust, word_of
+from tacit.core.own_code import is_code, trust, word_of
 from tacit.methods import METHODS
 
 
@@ -71,11 +70,7 @@ def method_class(name: str) -> type[Method]:
     """
     if name in METHODS:
         return METHODS[name]
-    if not is_code(name):
-        installed = {entry.name: entry.value for entry in entry_points(group="tacit.methods")}
-        check_choice("method", name, [*METHODS, *installed, "file.py:Name", "module:Name"])
-        name = installed.get(name, name)
-    return _checked(load(name, "method"), name)
+    return _checked(METHODS.own(name), name)
 
 
 def _checked(cls: Any, name: str) -> type[Method]:

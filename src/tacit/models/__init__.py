@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from tacit.core import BadInput, check_choice, seed_for
-from tacit.core.own_code import load
-from tacit.models.cnn import cuag_cnn, dafl_cnn, ldp_cnn
-from tacit.models.plain import logistic, mlp
-from tacit.models.resnet import resnet18
-from tacit.models.vgg import vgg16
+from tacit.core import BadInput, seed_for
+from tacit.models.architecture import MODELS, Architecture
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """A network by name: how to make it, what it is, and the smallest image side that it takes.
-
-    A least side of 0 means any input.
-    """
-
-    make: Callable[[tuple[int, ...], int], nn.Module]
-    about: str
-    least: int = 0
-
-
-MODELS = {
-    "logistic": Architecture(logistic, "multinomial logistic regression"),
-    "mlp": Architecture(mlp, "one hidden layer of 64 units"),
-    "dafl-cnn": Architecture(dafl_cnn, "DA-FL: 2 convolutions, 2 fully connected layers", least=16),
-    "ldp-cnn": Architecture(ldp_cnn, "LDP-FL: 2 convolutions, 1 fully connected layer", least=4),
-    "cuag-cnn": Architecture(
-        cuag_cnn, "CUAG-PFL (FedDyn's): 2 convolutions of 64, 384 and 192 units", least=16
-    ),
-    "resnet18": Architecture(resnet18, "ResNet-18 for small images, with group norm", least=8),
-    "vgg16": Architecture(vgg16, "VGG-16 for images of 32x32, without batch norm", least=32),
-}
+__all__ = ["MODELS", "Architecture", "build", "choose"]
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:
@@ -57,7 +28,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     name = choose(name, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
-        model = _own(name, shape, classes) if ":" in name else _ours(name, shape, classes)
+        model = _ours(name, shape, classes) if name in MODELS else _own(name, shape, classes)
         _check_buffers(name, model)
         # lazy layers are made here, so within the same seed
         _check_output(name, model, shape, classes)
@@ -66,7 +37,6 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
 
 
 def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    check_choice("model", name, ["auto", *MODELS, "file.py:Class", "module:Class"])
     least = MODELS[name].least
     if least and (len(shape) != 3 or min(shape[1:]) < least):
         what = "x".join(map(str, shape))
@@ -81,7 +51,7 @@ def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
     It may take ``shape`` and ``classes``.
     """
-    make = load(name, "model")
+    make = MODELS.own(name)
     try:
         wanted = inspect.signature(make).parameters
         model = make(

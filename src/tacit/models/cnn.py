@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from tacit.models.architecture import network
+
 
 def _flat(features: nn.Module, shape: tuple[int, ...]) -> int:
     with torch.no_grad():
         return int(features(torch.zeros(1, *shape)).numel())
 
 
+@network("dafl-cnn", "DA-FL: 2 convolutions, 2 fully connected layers", least=16)
 def dafl_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return DA-FL's classifier.
 
@@ -33,6 +36,7 @@ def dafl_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
+@network("ldp-cnn", "LDP-FL: 2 convolutions, 1 fully connected layer", least=4)
 def ldp_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return LDP-FL's network.
 
@@ -50,6 +54,7 @@ def ldp_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*features, nn.Linear(_flat(features, shape), classes))
 
 
+@network("cuag-cnn", "CUAG-PFL (FedDyn's): 2 convolutions of 64, 384 and 192 units", least=16)
 def cuag_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return CUAG-PFL's network, which is FedDyn's: 797,962 numbers on CIFAR-10.
 

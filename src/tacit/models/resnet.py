@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from tacit.models.architecture import network
+
 
 def _conv(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False)
@@ -39,6 +41,7 @@ class Block(nn.Module):
         return out
 
 
+@network("resnet18", "ResNet-18 for small images, with group norm", least=8)
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the CIFAR form.
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from tacit.models.architecture import network
+
 # width and number of convolutions, each stage halved
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
+@network("vgg16", "VGG-16 for images of 32x32, without batch norm", least=32)
 def vgg16(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the CIFAR form with 512 units in the head: about 15 million numbers."""
     layers: list[nn.Module] = []

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit
+from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit, registry
 from tacit.core.ledger import FEDERATION
-from tacit.core.own_code import is_code
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
 from tacit.experiment.rundir import SEVERAL, restore
@@ -254,7 +253,7 @@ def names_code(raw: Any) -> bool:
     """Tell whether a value somewhere in a configuration names code, which is not imported here."""
     if isinstance(raw, dict):
         return any(map(names_code, raw.values()))
-    return isinstance(raw, str) and is_code(raw)
+    return isinstance(raw, str) and registry.names_code(raw)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

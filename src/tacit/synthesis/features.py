@@ -8,23 +8,23 @@ Triggs (2005).
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, check_choice
+from tacit.core import BadInput
+from tacit.core.registry import Registry
 from tacit.privacy.checks import FAR
 from tacit.privacy.insides import chance, digest
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
-NAMES = ("auto", "hog", "colour-hog", "dct", "raw", "module:function")
+FEATURES: Registry[Callable[[tuple[int, ...]], Encoder]] = Registry(
+    "features", group="tacit.features", also=("auto",)
+)  # by name: what makes an encoder for inputs of a shape
 # cells along a side, directions of gradients, cells of mean colours along a side
 CELLS, BINS, COLOURS = 6, 8, 3
 MANY = 64  # examples that an encoder of the user's own is tried on
@@ -33,23 +33,18 @@ MANY = 64  # examples that an encoder of the user's own is tried on
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     """Return the features of this name for inputs of a shape.
 
-    ``module:function`` is the user's own public encoder.
+    ``file.py:function`` and ``module:function`` are the user's own public encoders.
 
     Rows of images have norm 1; longer rows of others are for whoever uses them to clip.
     """
     name = choose(name, shape)
-    if ":" in name:
+    if name not in FEATURES:
         return _own(name, shape)
-    check_choice("features", name, NAMES)
     if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
         raise BadInput(
             f"features = {name!r}: needs images of at least 4x4; these inputs are {'x'.join(map(str, shape))}"
         )
-    if name == "dct":
-        dct = Dct(shape)
-        return lambda x: unit_rows(dct(x))
-    known: dict[str, Encoder] = {"hog": hog, "colour-hog": colour_hog, "raw": raw}
-    return known[name]
+    return FEATURES[name](shape)
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:
@@ -62,6 +57,27 @@ def choose(name: str, shape: tuple[int, ...]) -> str:
     if len(shape) != 3 or min(shape[1:]) < 4:
         return "raw"
     return "hog" if shape[0] == 1 else "colour-hog"
+
+
+@FEATURES.register("hog")
+def _hog(shape: tuple[int, ...]) -> Encoder:
+    return hog
+
+
+@FEATURES.register("colour-hog")
+def _colour_hog(shape: tuple[int, ...]) -> Encoder:
+    return colour_hog
+
+
+@FEATURES.register("dct")
+def _dct(shape: tuple[int, ...]) -> Encoder:
+    dct = Dct(shape)
+    return lambda x: unit_rows(dct(x))
+
+
+@FEATURES.register("raw")
+def _raw(shape: tuple[int, ...]) -> Encoder:
+    return raw
 
 
 def raw(x: Tensor) -> Tensor:
@@ -236,14 +252,8 @@ def _cosines(size: int) -> Tensor:
 
 @lru_cache(maxsize=16)  # tried once, not by every client anew
 def _own(name: str, shape: tuple[int, ...]) -> Encoder:
-    """Import the user's function from the working folder or the path, and try it."""
-    module, _, attribute = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as e:  # it is the user's code: anything can happen
-        raise BadInput(f"features = {name!r}: cannot be found ({_words(e)})") from None
+    """Return the user's function, from a file, a module or an installed package, and try it."""
+    found = FEATURES.own(name)
     if not callable(found):
         raise BadInput(
             f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"

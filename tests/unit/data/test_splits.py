@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import BadInput
-from tacit.data import splits
-from tacit.data.splits import PRESETS, SCHEMES, clients_of, split
+from tacit.data.splits import SCHEMES, SPLITS, clients_of, split
+from tacit.data.splits.dealing import apportion
+from tacit.data.splits.drawing import fill_empty
+from tacit.data.splits.sizes import PRESETS
 
 TEN = np.arange(100) % 10  # ten classes, ten examples each
 
@@ -120,7 +122,7 @@ def test_quantity_keeps_the_classes_and_changes_the_sizes():
 
 def test_empty_clients_are_filled_from_the_largest():
     counts = np.array([[5, 1], [0, 0], [0, 3], [0, 0]])
-    assert splits._fill_empty(counts).tolist() == [[3, 1], [1, 0], [0, 3], [1, 0]]
+    assert fill_empty(counts).tolist() == [[3, 1], [1, 0], [0, 3], [1, 0]]
 
 
 def test_acid_gives_equal_sizes_where_the_classes_allow_it():
@@ -201,9 +203,9 @@ def test_test_rows_follow_the_training_rows():
 
 def test_apportion_gives_the_rest_to_the_largest_remainders():
     rng = np.random.default_rng(0)
-    assert splits._apportion(rng, 5, np.array([3, 0, 3, 1])).tolist() == [2, 0, 2, 1]
-    assert splits._apportion(rng, 5, np.array([0, 0])).tolist() == [0, 0]
-    assert splits._apportion(rng, 1, np.array([1, 1, 1])).sum() == 1
+    assert apportion(rng, 5, np.array([3, 0, 3, 1])).tolist() == [2, 0, 2, 1]
+    assert apportion(rng, 5, np.array([0, 0])).tolist() == [0, 0]
+    assert apportion(rng, 1, np.array([1, 1, 1])).sum() == 1
 
 
 def test_a_client_may_have_no_test_rows():
@@ -233,12 +235,12 @@ def test_splits_stay_as_they_are():
 
 
 def test_every_scheme_has_a_line_of_help():
-    assert {usage.partition(":")[0] for usage in SCHEMES} == set(splits._DRAW)
+    assert {usage.partition(":")[0] for usage in SCHEMES} == set(SPLITS)
     assert all(text and "\n" not in text for text in SCHEMES.values())
 
 
 LIKE = "must be like sizes:4x2500,49x1000,public=1000 (or public=rest), or kd-mnist or kd-svhn"
-NAMES = "iid, label, dirichlet, dirichlet-client, quantity, acid, alid, sizes, feature-noise"
+NAMES = "acid, alid, dirichlet, dirichlet-client, feature-noise, iid, label, quantity, sizes"
 
 
 @pytest.mark.parametrize(

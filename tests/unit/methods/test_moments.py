@@ -189,7 +189,7 @@ def test_features_that_do_not_fit_are_refused_by_name(sandbox):
     for name, why in (
         ("hog", "needs images"),
         ("hgo", "allowed|Allowed"),
-        ("no_such_module:f", "cannot be found"),
+        ("no_such_module:f", "cannot be loaded"),
     ):
         with pytest.raises(BadInput, match=f"features = '{name}': .*({why})"):
             finished(sandbox, Moments(features=name))

@@ -1,0 +1,96 @@
+"""Draw who holds which classes, and how many examples."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from tacit.core.data import IntArray
+from tacit.data.proportions import dirichlet
+from tacit.data.splits.scheme import BoolArray, Request, k_of
+
+
+def draw_holders(request: Request, rng: np.random.Generator) -> BoolArray:
+    """Draw who holds which classes.
+
+    ``holds[client, class]``, k for each client, only classes that have examples.
+    """
+    sizes = request.class_sizes
+    holds = draw_holds(request, rng, np.flatnonzero(sizes))
+    holders = holds.sum(axis=0)
+    short = np.flatnonzero(sizes < holders)
+    if len(short):
+        label = short[0]
+        raise request.refusal(
+            f"class {label} has {sizes[label]} examples for {holders[label]} clients that should hold it"
+        )
+    return holds
+
+
+def draw_holds(request: Request, rng: np.random.Generator, present: IntArray) -> BoolArray:
+    """Draw who holds which of the classes ``present``, k for each client."""
+    k = k_of(request, len(present))
+    lists = present[class_lists(rng, request.clients, k, len(present))]
+    holds = np.zeros((request.clients, request.classes), dtype=np.bool_)
+    holds[np.arange(request.clients)[:, None], lists] = True
+    return holds
+
+
+def class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) -> IntArray:
+    """Deal classes to clients, k each, from one shuffled pack of all classes after the other.
+
+    Packs are used up before the next is opened, so the numbers of holders differ by at most 1. A
+    client that gets the end of one pack and the start of the next has the classes it holds already
+    moved back in the new pack.
+    """
+    dealt: list[int] = []
+    while len(dealt) < clients * k:
+        pack = rng.permutation(classes).tolist()
+        begun = len(dealt) % k
+        if begun:
+            held = set(dealt[-begun:])
+            fresh = [label for label in pack if label not in held][: k - begun]
+            pack = fresh + [label for label in pack if label not in set(fresh)]
+        dealt += pack
+    return np.array(dealt[: clients * k], dtype=np.int64).reshape(clients, k)
+
+
+def divide(rng: np.random.Generator, beta: float, sizes: IntArray, clients: int) -> IntArray:
+    """Divide each class over the clients by its own draw from Dir(beta): ``counts[client, class]``."""
+    upto = np.cumsum(dirichlet(rng, beta, clients, len(sizes)), axis=1)
+    cuts = np.minimum(upto * sizes[:, None], sizes[:, None]).astype(np.int64)
+    cuts[:, -1] = sizes
+    return np.diff(cuts, axis=1, prepend=0).T
+
+
+def draw_filled(draw: Callable[[], IntArray]) -> IntArray:
+    """Draw a table of counts again until no client is empty (NIID-Bench's rule), but not for ever.
+
+    Then repair it.
+
+    There are at most 100 draws, and fewer of large tables, where more clients make an empty one all
+    but certain.
+    """
+    counts = draw()
+    for _ in range(min(99, 1_000_000 // counts.size)):
+        if counts.sum(axis=1).all():
+            return counts
+        counts = draw()
+    return fill_empty(counts)
+
+
+def fill_empty(counts: IntArray) -> IntArray:
+    """Move one example to each empty client, each from the client that is then the largest, of its largest class."""
+    counts = counts.copy()
+    totals = counts.sum(axis=1)
+    largest = [(-total, client) for client, total in enumerate(totals.tolist())]
+    heapq.heapify(largest)
+    for empty in np.flatnonzero(totals == 0):
+        total, donor = largest[0]
+        label = counts[donor].argmax()
+        counts[donor, label] -= 1
+        counts[empty, label] += 1
+        heapq.heapreplace(largest, (total + 1, donor))
+    return counts
