@@ -81,7 +81,7 @@ def nearest(records: Tensor, samples: Tensor) -> Array:
         raise BadInput(f"records, samples: must have one shape; these have {shapes}")
     rows = records.flatten(1).double()
     drawn = samples.flatten(1).double()
-    distances = [torch.cdist(part, drawn).amin(1) for part in rows.split(AT_ONCE)]
+    distances = [torch.cdist(part, drawn).amin(1) for part in torch.split(rows, AT_ONCE)]
     return torch.cat(distances).numpy()
 
 
