@@ -91,7 +91,7 @@ HELP = {
     "data": ["list", "get NAME", "check NAME", "mnist", "TACIT_DATA"],
     "split": ["--data", "--split", "--clients", "--seed", "--out", "label:k", "dirichlet:beta"],
     "doctor": ["doctor"],
-    "report": ["DIR", "--out"],
+    "report": ["DIR", "--out", "--for", "--metric"],
     "view": ["DIR", "--port", "--open"],
     "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
     "join": ["--server", "--name", "--data", "--budget", "--metrics", "--insecure"],

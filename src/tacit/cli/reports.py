@@ -13,6 +13,7 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.core import BadInput
+from tacit.experiment.metrics import Metric
 from tacit.report.page import write_report
 from tacit.report.review import write_review
 from tacit.report.viewer import Viewer
@@ -33,6 +34,7 @@ class ReportFlags:
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], DIRS] = ()
     out: Path | None = None  # the page; default: report.html or review.html in DIR
     for_: Annotated[Literal["us", "review"], FOR] = "us"
+    metric: Metric | None = None  # what tables and pictures show; default: what the run says
 
 
 def report(args: Sequence[str]) -> None:
@@ -51,7 +53,7 @@ def report(args: Sequence[str]) -> None:
             raise BadInput(f"DIR: a review is of one run, not of {len(given.folders)} folders")
         print(f"review: {write_review(given.folders[0], given.out)}")
         return
-    print(f"report: {write_report(given.folders, given.out)}")
+    print(f"report: {write_report(given.folders, given.out, given.metric)}")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from tacit.experiment.compare import (
     start_comparison,
 )
 from tacit.experiment.config import Experiment, Setting, read_experiment
+from tacit.experiment.metrics import WORDS
 from tacit.experiment.result import Run, Stopped
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.shared_options import with_common
@@ -228,10 +229,13 @@ def conclude(done: Run) -> None:
         print(f"{name}: no round was run; files in {done.folder}")
         return
     print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
+    metric = done.experiment.setting.metric
+    if metric != "accuracy" and metric in final:
+        print(f"{WORDS[metric]} {100 * final[metric]:.2f}%")
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
     _say_privacy(done)
-    files = draw_accuracy({name: [done]}, done.folder / "accuracy", name)
+    files = draw_accuracy({name: [done]}, done.folder / metric, name, metric)
     print(f"files in {done.folder}, picture {files[0]}")
 
 
@@ -351,7 +355,7 @@ def show(compared: Compared) -> None:
     for why in dict.fromkeys(map(_because, compared.rows)):
         methods = ", ".join(names[r.method] for r in compared.rows if _because(r) == why)
         print(f"eps of {methods}: {why}")
-    files = draw_accuracy(runs, compared.folder / "accuracy", title)
+    files = draw_accuracy(runs, compared.folder / s.metric, title, s.metric)
     print(f"picture: {files[0]}")
     print(f"report: {write_report([compared.folder])}")
     check_any_finished(compared.rows)

@@ -83,6 +83,13 @@ class Row:
     rounds: int = 0  # of each run
     runs: int = 1
     stopped: list[int] = field(default_factory=list)  # after which round, those that did
+    metric: str = "accuracy"  # what tables and pictures show
+    scores: list[float] = field(default_factory=list)  # by that metric, where it is another one
+
+    @property
+    def shown(self) -> list[float]:
+        """What tables and pictures show."""
+        return self.accuracy if self.metric == "accuracy" else self.scores
 
     def named(self, name: str) -> Row:
         """Return the same row under another name."""
@@ -270,6 +277,7 @@ def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
     finals = [r.final for r in runs if r.final]
     first = finals[0] if finals else {}
     each = [r.epsilon for r in runs]
+    metric = runs[0].experiment.setting.metric
     return Row(
         method=word,
         accuracy=[f["accuracy"] for f in finals],
@@ -285,4 +293,6 @@ def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
         rounds=runs[0].experiment.method.rounds,
         runs=len(runs),
         stopped=[r.rounds for r in runs if r.folder.name in stopped],
+        metric=metric,
+        scores=[f.get(metric, float("nan")) for f in finals] if metric != "accuracy" else [],
     )

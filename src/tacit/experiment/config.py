@@ -18,6 +18,7 @@ from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
 from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
+from tacit.experiment.metrics import Metric
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from, name_of, raw_method, validated
 
@@ -55,6 +56,9 @@ class Setting:
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
     # networks compute in; auto: bf16 where a trial shows that it is faster, not with DP-SGD
     precision: Literal["f32", "bf16", "auto"] = "f32"
+
+    # what tables and pictures show; those that need probabilities are else of the last round only
+    metric: Metric = "accuracy"
 
     @property
     def at_sites(self) -> bool:

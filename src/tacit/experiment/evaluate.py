@@ -5,6 +5,8 @@ On the whole test set, for each class, and for each client on its own test data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,32 +14,43 @@ import torch
 from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, task
 from tacit.data.federated import Federation
 from tacit.engines.server import Engine
+from tacit.experiment.metrics import confusion, measures
 from tacit.experiment.scoring import Evaluation, Scored, Tally, counted, score_with
 from tacit.local.sgd import network
 
 
 @task(at="server")
-def score(me: Client, x: Params) -> Reply[Scored]:
+def score(me: Client, x: Params, detailed: bool = False) -> Reply[Scored]:
     """Score the shared model."""
-    return Reply(score_with(me, network(me, x)))
+    return Reply(score_with(me, network(me, x), detailed=detailed))
 
 
 @task(at="server")
-def score_with_method(me: Client, method: Method, s: Any) -> Reply[Scored]:
+def score_with_method(me: Client, method: Method, s: Any, detailed: bool = False) -> Reply[Scored]:
     """Score what a method makes of its state: a model of this client's own, or everybody's."""
-    return Reply(score_with(me, method.predictor(me, s)))
+    return Reply(score_with(me, method.predictor(me, s), detailed=detailed))
 
 
 def evaluate(
-    method: Method, s: Any, engine: Engine, federation: Federation, parts: int
+    method: Method,
+    s: Any,
+    engine: Engine,
+    federation: Federation,
+    parts: int,
+    *,
+    detailed: bool = False,
 ) -> Evaluation:
-    """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel."""
+    """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel.
+
+    ``detailed`` measures more than what follows from counts.
+    """
     method, s = method.innermost(s)
     if method.answers == "personal":
-        return Evaluation.of(_personal(method, s, engine, federation), personal=True)
+        return _personal(method, s, engine, federation, detailed)
     ids = [PartOfTests(k, parts).id for k in range(parts)]
     plain = method.answers == "network"
-    call = score(x=s.x) if plain else score_with_method(method=method, s=s)
+    more = {"detailed": detailed}
+    call = score(x=s.x, **more) if plain else score_with_method(method=method, s=s, **more)
     return _shared(engine.look(call, ids, s.round), federation)
 
 
@@ -48,7 +61,20 @@ def _shared(scored: dict[ClientId, Scored], federation: Federation) -> Evaluatio
     right = torch.cat([part.predicted for part in scored.values()]) == test
     loss = sum(part.loss for part in scored.values())
     whole = counted(right, test, classes, loss)
-    return Evaluation.of(_owners(right, federation), personal=False, whole=whole)
+    evaluation = Evaluation.of(_owners(right, federation), personal=False, whole=whole)
+    return _with_details(evaluation, test, [part.probabilities for part in scored.values()])
+
+
+def _with_details(
+    evaluation: Evaluation, labels: torch.Tensor, found: Sequence[torch.Tensor | None]
+) -> Evaluation:
+    """Return an evaluation with what probabilities say, where there are any."""
+    known = [part for part in found if part is not None]
+    if not known:
+        return evaluation
+    shares = torch.cat(known)
+    table = confusion(labels, shares.argmax(1), shares.shape[1])
+    return replace(evaluation, measures=measures(labels, shares), confusion=table)
 
 
 def _owners(right: torch.Tensor, federation: Federation) -> dict[ClientId, Tally]:
@@ -64,13 +90,30 @@ def _owners(right: torch.Tensor, federation: Federation) -> dict[ClientId, Tally
 
 
 def _personal(
-    method: Method, s: Any, engine: Engine, federation: Federation
-) -> dict[ClientId, Tally]:
-    """Return what each client counts with a model of its own, under the classes' public names."""
+    method: Method, s: Any, engine: Engine, federation: Federation, detailed: bool
+) -> Evaluation:
+    """Evaluate models of the clients' own, each on its client's test data.
+
+    Everything is counted under the classes' public names.
+    """
     owners = zip(federation.everyone, federation.split.test, strict=True)
     rows = {i: mine for i, mine in owners if len(mine)}
-    scored = engine.look(score_with_method(method=method, s=s), list(rows), s.round)
+    call = score_with_method(method=method, s=s, detailed=detailed)
+    scored = engine.look(call, list(rows), s.round)
     test = federation.dataset.test.y
     classes = len(federation.dataset.classes)
     right = {i: scored[i].predicted == federation.test(i).examples.y for i in rows}
-    return {i: counted(right[i], test[rows[i]], classes, scored[i].loss) for i in rows}
+    tallies = {i: counted(right[i], test[rows[i]], classes, scored[i].loss) for i in rows}
+    labels = torch.cat([test[mine] for mine in rows.values()])
+    found = [_in_public(scored[i].probabilities, i, federation) for i in rows]
+    return _with_details(Evaluation.of(tallies, personal=True), labels, found)
+
+
+def _in_public(
+    shares: torch.Tensor | None, client: ClientId, federation: Federation
+) -> torch.Tensor | None:
+    """Return a client's probabilities with columns in the public order of the classes."""
+    relabel = federation.split.relabel
+    if shares is None or relabel is None:
+        return shares
+    return shares[:, list(relabel[int(client)])]

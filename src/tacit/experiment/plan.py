@@ -29,6 +29,7 @@ from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import Experiment, Setting, dataset_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
+from tacit.experiment.metrics import COUNTED
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Watcher
@@ -116,10 +117,11 @@ class Plan:
         )
 
     def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
-        """Evaluate on the test set."""
-        return evaluate(
-            self.experiment.method, s, engine, self.federation, max(1, self.workers)
-        ).line()
+        """Evaluate on the test set; in the last round by every measure."""
+        method, metric = self.experiment.method, self.experiment.setting.metric
+        detailed = metric not in COUNTED or s.round >= method.rounds
+        parts = max(1, self.workers)
+        return evaluate(method, s, engine, self.federation, parts, detailed=detailed).line()
 
 
 def check_parts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,13 @@ class Scored:
 
     predicted: Tensor
     loss: float
+    probabilities: Tensor | None = None  # of each class, where more than accuracy is measured
 
 
-def score_with(me: Client, predict: Predictor) -> Scored:
-    """Score a client's test data."""
+def score_with(me: Client, predict: Predictor, *, detailed: bool = False) -> Scored:
+    """Score a client's test data; ``detailed`` with the probabilities."""
     predicted = [torch.zeros(0, dtype=torch.int64)]
+    shares = []
     loss = 0.0
     with torch.no_grad():
         for start in range(0, len(me.test), CHUNK):
@@ -40,7 +42,8 @@ def score_with(me: Client, predict: Predictor) -> Scored:
             scores = predict(inputs)
             predicted.append(scores.argmax(1).cpu())
             loss += float(F.cross_entropy(scores, labels, reduction="sum"))
-    return Scored(torch.cat(predicted), loss)
+            shares += [scores.float().softmax(1).cpu()] if detailed else []
+    return Scored(torch.cat(predicted), loss, torch.cat(shares) if shares else None)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class Evaluation:
     personal: bool
     per_class: list[float | None]
     per_client: dict[ClientId, float]  # clients that have test data of their own
+    measures: dict[str, float] = field(default_factory=dict)  # besides, where they were asked for
+    confusion: list[list[int]] = field(default_factory=list)  # likewise
 
     @classmethod
     def of(
@@ -127,11 +132,15 @@ class Evaluation:
         """Return what goes into metrics.jsonl; single clients only where there are not too many."""
         if math.isnan(self.accuracy):
             return {}
+        known = [share for share in self.per_class if share is not None]
         line = {
             "accuracy": self.accuracy,
+            "balanced_accuracy": round(float(np.mean(known)), 6),
             "loss": self.loss,
             "personal": self.personal,
             "per_class": self.per_class,
+            **self.measures,
+            **({"confusion": self.confusion} if self.confusion else {}),
             "own_data": _spread(list(self.per_client.values())),
         }
         return line | ({"per_client": self.per_client} if len(self.per_client) <= SHOWN else {})

@@ -24,6 +24,7 @@ from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import SITES, Experiment
 from tacit.experiment.expected import Prediction
+from tacit.experiment.metrics import COUNTED
 from tacit.experiment.plan import check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
@@ -101,6 +102,11 @@ class AtSites:
         warn_of_delta(s.delta, sizes)
         if s.precision == "bf16":
             raise BadInput("precision = 'bf16': sites compute in single precision; allowed: f32")
+        if s.metric not in COUNTED:
+            raise BadInput(
+                f"metric = {s.metric!r}: sites tell how often a class was answered right, and no "
+                f"more; allowed: {', '.join(COUNTED)}"
+            )
         setting = replace(
             s,
             model=choose(s.model, shape),

@@ -9,19 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tacit.experiment.metrics import WORDS
 from tacit.privacy import show_epsilon
 from tacit.report.holdings import Holdings
 from tacit.report.reading import RunFacts
 
 POINTS = 1000  # of one curve; longer ones are thinned out evenly
 CLIENTS = 100  # shown one by one
-METRICS = {  # by the key in metrics.jsonl
-    "accuracy": "test accuracy",
-    "macro_f1": "macro F1",
-    "balanced_accuracy": "balanced accuracy",
-    "auroc": "AUROC, one against rest",
-    "calibration_error": "calibration error",
-}
+METRICS = WORDS | {"accuracy": "test accuracy", "auroc": "AUROC, one against rest"}
 
 
 def _colour(runs: Sequence[RunFacts]) -> dict[str, Any]:

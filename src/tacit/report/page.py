@@ -54,12 +54,16 @@ class Table:
 
 
 def write_report(
-    folders: Sequence[Path], out: Path | None = None, metric: str = "accuracy"
+    folders: Sequence[Path], out: Path | None = None, metric: str | None = None
 ) -> Path:
-    """Write the report of some folders; by default into the folder, if there is only one."""
+    """Write the report of some folders; by default into the folder, if there is only one.
+
+    The metric is by default the one that the first run was to show.
+    """
     file = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))
     title = ", ".join(folder.resolve().name for folder in folders[:3])
-    text = whole_page(title, read_all(folders), metric)
+    runs = read_all(folders)
+    text = whole_page(title, runs, metric or runs[0].metric)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         codec.write_atomically(file, text.encode())

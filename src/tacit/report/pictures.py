@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tacit.experiment.metrics import WORDS
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -42,16 +44,17 @@ def _save(figure: Any, stem: Path) -> list[Path]:
     return files
 
 
-def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = "") -> list[Path]:
-    """Draw accuracy over rounds, one line per method with a band of one standard deviation.
+def draw_accuracy(
+    runs: Mapping[str, Sequence[Run]], stem: Path, title: str = "", metric: str = "accuracy"
+) -> list[Path]:
+    """Draw accuracy, or another metric, over rounds.
 
-    PNG and SVG.
+    One line per method with a band of one standard deviation, as PNG and SVG.
     """
     figure, axes = _axes(7.5, 4.5)
     for label, repeats in runs.items():
         curves = [
-            {m["round"]: m["accuracy"] for m in r.metrics if m["accuracy"] is not None}
-            for r in repeats
+            {m["round"]: m[metric] for m in r.metrics if m.get(metric) is not None} for r in repeats
         ]
         rounds = sorted(set.intersection(*(set(c) for c in curves)))
         table = 100 * np.array([[c[t] for t in rounds] for c in curves])
@@ -67,7 +70,7 @@ def draw_accuracy(runs: Mapping[str, Sequence[Run]], stem: Path, title: str = ""
         axes.fill_between(
             rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0
         )
-    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 101), title=title)
+    axes.set(xlabel="round", ylabel=f"test {WORDS[metric]} (%)", ylim=(0, 101), title=title)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
@@ -106,7 +109,7 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
             (point.values[field], row)
         )
     for label, line in lines.items():
-        bars = _bars(axes, [(x, r.accuracy) for x, r in line], label=label)
+        bars = _bars(axes, [(x, r.shown) for x, r in line], label=label)
         for name in line[0][1].measured:
             measured = [(x, r.measured.get(name, [])) for x, r in line]
             _bars(
@@ -115,7 +118,7 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
     places = [point.values[field] for point, _ in rows]
     if min(places) > 0 and max(places) > 30 * min(places):
         axes.set_xscale("log")
-    axes.set(xlabel=field, ylabel="test accuracy (%)", title=title)
+    axes.set(xlabel=field, ylabel=f"test {WORDS[rows[0][1].metric]} (%)", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return _save(figure, stem)

@@ -18,6 +18,7 @@ from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit, re
 from tacit.core.ledger import FEDERATION
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
+from tacit.experiment.metrics import WORDS
 from tacit.experiment.rundir import SEVERAL, restore
 from tacit.methods import METHODS
 from tacit.methods.spec import label_of, method_from
@@ -49,6 +50,11 @@ class RunFacts:
         """The delta of every figure."""
         delta = self.config.get("delta")
         return delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
+
+    @property
+    def metric(self) -> str:
+        """What its tables and pictures were to show."""
+        return said if (said := self.config.get("metric")) in WORDS else "accuracy"
 
     @property
     def final(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacit.experiment.metrics import WORDS
 from tacit.privacy import show_epsilon
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def comparison_table(rows: Sequence[Row]) -> str:
     """
     head = [
         "method",
-        "accuracy %",
+        f"{WORDS[rows[0].metric]} %",
         "own data %",
         "eps example",
         "eps client",
@@ -34,7 +35,7 @@ def comparison_table(rows: Sequence[Row]) -> str:
     body = [
         [
             r.method,
-            "-" if r.personal else spread(r.accuracy),
+            "-" if r.personal else spread(r.shown),
             spread(r.own_data),
             show_epsilon(r.epsilon["example/server"]),
             show_epsilon(r.epsilon["client/server"]),
@@ -71,12 +72,20 @@ def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
         list(rows[0][0].values),
         list(dict.fromkeys(k for _, r in rows for k in r.measured)),
     )
-    head = ["method", *over, "accuracy %", *(f"{k} %" for k in also), "eps", "for", "seconds"]
+    head = [
+        "method",
+        *over,
+        f"{WORDS[rows[0][1].metric]} %",
+        *(f"{k} %" for k in also),
+        "eps",
+        "for",
+        "seconds",
+    ]
     body = [
         [
             point.word,
             *(f"{point.values[k]:g}" for k in over),
-            spread(r.accuracy),
+            spread(r.shown),
             *(spread(r.measured.get(k, ())) for k in also),
             show_epsilon(r.spent),
             r.protects,

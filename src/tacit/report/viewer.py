@@ -141,7 +141,8 @@ def answer(runs: Runs, address: str) -> tuple[str, str]:
         return "text/html", frame(title, listing(runs), [], live="/news?all=1", draws=False)
     if parts.path == "/report":
         live = "/news?" + urlencode({"run": chosen}, doseq=True)
-        return "text/html", whole_page(", ".join(chosen[:3]), runs.read(chosen), live=live)
+        found = runs.read(chosen)
+        return "text/html", whole_page(", ".join(chosen[:3]), found, found[0].metric, live)
     if parts.path == "/news":
         return "application/json", json.dumps(_news(runs, chosen, stamp))
     raise NotThere
@@ -155,9 +156,10 @@ def _news(runs: Runs, chosen: list[str], stamp: str) -> dict[str, Any]:
     if not chosen:
         return {"stamp": now, "body": listing(runs), "figures": []}
     found = runs.read(chosen)
-    drawn = figures(found, holdings_of(found))
+    metric = found[0].metric
+    drawn = figures(found, holdings_of(found), metric)
     plain = [figure.plain() for figure in drawn]
-    return {"stamp": now, "body": body(found, drawn), "figures": plain}
+    return {"stamp": now, "body": body(found, drawn, metric), "figures": plain}
 
 
 class Handler(BaseHTTPRequestHandler):
