@@ -14,8 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tacit.core import Claim, Client, ClientId, Release, Released, Sizes, check_number
-from tacit.privacy.calibrate import spend
-from tacit.synthesis.gan import LABELS, permitted
+from tacit.privacy.calibrate import rdp_spend, spend
+from tacit.synthesis.budget import permitted, solved_noise
+from tacit.synthesis.gan import LABELS
 from tacit.synthesis.labels import pls, pls_line, spelled_out, wanted
 from tacit.synthesis.pool import Share
 from tacit.synthesis.source import COST, Fitted, Source
@@ -69,14 +70,18 @@ class Augment(Source):
         """
         n = min(sizes.values())
         q = min(self.gan.batch, n) / n
-        z = 0.5 if self.gan.z == "auto" else self.gan.z
         T = max(1, round(self.gan.epochs / q))
         published = COST["paper"] if self.pool_epsilon == "auto" else self.pool_epsilon
-        epoch = math.ceil(permitted(T, z, q, published, delta) * q)
+        solved = solved_noise("paper", T, q, published, delta)
+        z = solved if self.gan.z == "auto" else self.gan.z
+        done = permitted("paper", T, z, q, published, delta)
+        counted = rdp_spend(z, done, q, delta=delta) if z else math.inf
         cost = partial(spend, z, T, q, delta=delta)
-        whole = f"all {self.gan.epochs} epochs, Poisson, zero-out; the budget ends in epoch {epoch}"
+        stop = f"the paper's accountant, where its budget ends: after epoch {round(done * q)}"
+        whole = f"all {self.gan.epochs} epochs, Poisson, zero-out"
         return [
             ("published", published, "as published, for the synthetic images of one client"),
+            ("moments", counted, stop),
             ("PLD", cost(), whole),
             ("PLD", cost(relation="replace"), REPLACED),
             ("PLD", cost(law="fixed", relation="replace"), FIXED),

@@ -15,7 +15,6 @@ one of the generator's.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,20 +26,19 @@ from torch import Tensor, nn
 
 from tacit.core import BadInput, Client, Diverged, check_choice, check_clip, check_number
 from tacit.models.precision import Precision, compute_in
-from tacit.privacy.calibrate import noise_for, spend, steps_for
 from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
 from tacit.privacy.perexample import clipped_sum
+from tacit.synthesis.budget import Mode, permitted, solved_noise
 from tacit.synthesis.labels import public_size, shares
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
 Array = np.ndarray[Any, Any]
 Auto = Literal["auto"]
-Mode = Literal["certified", "paper"]
 Shape = tuple[int, int, int]  # channels, height, width
 Watch = Callable[[int, int], object]  # gets the steps done, and of how many
 
 OWN = {
-    "paper": {"z": 0.5, "clip": 2.0, "lr": 2e-4, "discriminator_steps": 1, "ema": 0.0},
+    "paper": {"clip": 2.0, "lr": 2e-4, "discriminator_steps": 1, "ema": 0.0},
     "certified": {"clip": 1.0, "lr": 1e-3, "discriminator_steps": 3, "ema": 0.99},
 }
 CLAMP = 0.01  # a WGAN's bound on the discriminator's weights (Arjovsky et al. 2017)
@@ -66,7 +64,8 @@ class GANSettings:
 
     epochs: int = 50  # passes over the data, as far as the budget lasts
     batch: int = 256  # B, examples in a step
-    z: float | Auto = "auto"  # noise multiplier; auto: solved from epsilon; in paper mode 0.5
+    # noise multiplier; auto: solved from epsilon; in paper mode 0.5, or solved if that is too little
+    z: float | Auto = "auto"
     clip: float | Auto = "auto"  # c, bound on each example's gradient; auto: 1; in paper mode 2
     lr: float | Auto = "auto"  # Adam's step size, for both networks; auto: 1e-3; in paper mode 2e-4
     beta1: float = 0.5  # Adam's memory of gradients
@@ -126,12 +125,12 @@ class GAN(GANSettings):
         batch = min(self.batch, n)
         q = batch / n
         steps = max(1, round(self.epochs / q))
-        if self.z == "auto" and epsilon == math.inf:
-            return Plan(batch, q, 0.0, steps)
-        if self.z == "auto" and self.mode == "certified":
-            return Plan(batch, q, noise_for(epsilon, steps, q, delta=delta), steps)
-        z = self.own("z")
-        return Plan(batch, q, z, permitted(steps, z, q, epsilon, delta))
+        z = self.z
+        if z == "auto":
+            z = solved_noise(self.mode, steps, q, epsilon, delta)
+            if self.mode == "certified":
+                return Plan(batch, q, z, steps)
+        return Plan(batch, q, z, permitted(self.mode, steps, z, q, epsilon, delta))
 
     def fit(
         self,
@@ -199,18 +198,6 @@ class GAN(GANSettings):
             if game.generator_is_due(t, plan.steps):
                 game.improve_G(fakes, y)  # 14 to 18
             watch(t, plan.steps)
-
-
-def permitted(steps: int, z: float, q: float, epsilon: float, delta: float) -> int:
-    """Return how many of the steps are done before the next one would pass the budget."""
-    if epsilon == math.inf or spend(z, steps, q, delta=delta) <= epsilon:
-        return steps
-    fewer = min(steps, steps_for(epsilon, z, q, delta=delta)) if z else 0
-    if fewer == 0:
-        raise BadInput(
-            f"gan.z = {z:g}: one step alone costs more than epsilon {epsilon:g}; more noise is needed"
-        )
-    return fewer
 
 
 def image_shape(me: Client) -> Shape:

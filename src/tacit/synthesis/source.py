@@ -24,7 +24,8 @@ from tacit.core import (
     Sampling,
     check_number,
 )
-from tacit.synthesis.gan import GAN, LABELS, GANSettings, Mode, Watch
+from tacit.synthesis.budget import Mode
+from tacit.synthesis.gan import GAN, LABELS, GANSettings, Watch
 from tacit.synthesis.labels import held, histogram
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.moments import lines as moment_lines

@@ -15,12 +15,13 @@ from tacit.data.federated import LocalData
 from tacit.engines.client_host import one_thread
 from tacit.experiment.config import validated
 from tacit.privacy.accounting import epsilon as certified
-from tacit.privacy.calibrate import spend
+from tacit.privacy.calibrate import rdp_spend, spend
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
 from tacit.synthesis import gan as module
 from tacit.synthesis.augment import Augment
-from tacit.synthesis.gan import GAN, Game, permitted
+from tacit.synthesis.budget import permitted
+from tacit.synthesis.gan import GAN, Game
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
 DELTA = 1e-5
@@ -227,22 +228,43 @@ def test_the_noise_is_solved_from_the_budget():
     assert spend(plan.z, plan.steps, plan.q, delta=DELTA) <= 1.0
 
 
-def test_the_published_budget_ends_in_epoch_42():
+def test_the_published_budget_ends_after_epoch_32_by_the_papers_accountant():
+    """By the certificate it would last until epoch 42."""
     plan = GAN(mode="paper").plan(6000, 50.0, DELTA)
     assert plan.z == 0.5
-    assert math.ceil(plan.steps * plan.q) == 42
-    assert spend(0.5, plan.steps, plan.q, delta=DELTA) <= 50.0
-    assert spend(0.5, plan.steps + 1, plan.q, delta=DELTA) > 50.0
+    assert plan.steps == 750 == 32 * 6000 / 256
+    assert rdp_spend(0.5, 750, plan.q, delta=DELTA) == pytest.approx(49.5, rel=1e-3)
+    assert rdp_spend(0.5, round(33 * 6000 / 256), plan.q, delta=DELTA) > 50.0
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 5.0, 20.0])
+def test_smaller_budgets_of_the_papers_have_their_noise_solved(epsilon):
+    """By the papers' accountant, for all epochs; the certificate is below."""
+    plan = GAN(mode="paper").plan(6000, epsilon, DELTA)
+    assert plan.steps == 1172
+    assert plan.z > 0.5
+    cost = rdp_spend(plan.z, plan.steps, plan.q, delta=DELTA)
+    assert 0.99 * epsilon <= cost <= epsilon
+    assert spend(plan.z, plan.steps, plan.q, delta=DELTA) < epsilon
+
+
+def test_in_paper_mode_no_noise_can_be_chosen():
+    plan = GAN(mode="paper", z=0.0).plan(6000, 50.0, DELTA)
+    assert (plan.z, plan.steps) == (0.0, 1172)
+    me = client()
+    fit(replace(TINY, mode="paper", z=0.0), me, epsilon=50.0)
+    assert spent(me) == math.inf
 
 
 @pytest.mark.parametrize("mode", ["certified", "paper"])
 def test_training_stops_before_the_step_that_would_pass_the_budget(mode):
-    budget = spend(2.0, 3, delta=DELTA) + 0.01  # three steps on everybody
+    cost = {"certified": spend, "paper": rdp_spend}[mode]
+    budget = cost(2.0, 3, delta=DELTA) + 0.01  # three steps on everybody
     gan, done = GAN(mode=mode, z=2.0, epochs=10, batch=9, width=2, conditional=False), []
     me = client(8)
     fit(gan, me, counts=[4, 3, 1], epsilon=budget, watch=lambda t, of: done.append((t, of)))
     assert done == [(1, 3), (2, 3), (3, 3)]
-    assert spent(me) == pytest.approx(budget - 0.01)
+    assert spent(me) == pytest.approx(spend(2.0, 3, delta=DELTA))
 
 
 def test_no_budget_no_noise_and_the_ledger_says_so():
@@ -256,9 +278,9 @@ def test_a_budget_for_not_even_one_step_is_refused():
     with pytest.raises(
         BadInput, match=r"gan\.z = 0\.5: one step alone costs more than epsilon 0\.1"
     ):
-        permitted(10, 0.5, 1.0, 0.1, DELTA)
+        permitted("certified", 10, 0.5, 1.0, 0.1, DELTA)
     with pytest.raises(BadInput, match=r"gan\.z = 0"):
-        permitted(10, 0.0, 0.5, 5.0, DELTA)
+        permitted("certified", 10, 0.0, 0.5, 5.0, DELTA)
 
 
 # What the ledger says
@@ -310,14 +332,20 @@ def test_every_record_is_as_likely_in_a_batch_of_fixed_size():
 
 def test_claims_are_the_reference_values():
     said = Augment(mode="paper").claims({"a": 6000, "b": 9000}, DELTA)
-    assert [name for name, _, _ in said] == ["published", "PLD", "PLD", "PLD", "certified"]
-    published, poisson, replaced, fixed, end_to_end = (eps for _, eps, _ in said)
+    assert [name for name, _, _ in said] == [
+        "published",
+        "moments",
+        *("PLD", "PLD", "PLD"),
+        "certified",
+    ]
+    published, moments, poisson, replaced, fixed, end_to_end = (eps for _, eps, _ in said)
     assert published == 50
+    assert moments == pytest.approx(49.5, abs=0.05)
     assert poisson == pytest.approx(55.70, abs=0.01)
     assert replaced == pytest.approx(71.5, abs=0.1)
     assert fixed > 420
     assert end_to_end == math.inf
-    assert "epoch 42" in said[1][2]
+    assert "epoch 32" in said[1][2]
 
 
 # Images
