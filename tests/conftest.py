@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from sandbox import Sandbox
 
@@ -18,4 +20,12 @@ def one_thread():
     Many threads make steps as small as these a hundred times slower on a busy machine.
     """
     with client_host.one_thread():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_power_failures():
+    """Nobody pulls the plug during the tests, so nothing has to be waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: None)
         yield

@@ -7,6 +7,7 @@ cannot run code here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection
@@ -21,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tacit.core import BadInput, Params, PublicFloat, PublicInt
+from tacit.core import BadInput, Damaged, Params, PublicFloat, PublicInt
 from tacit.core.own_code import trusted, wire_name
 
 # What no honest message or file comes near: whatever is beyond is refused before it costs much.
@@ -159,10 +160,13 @@ def _dataclass(kind: str, only: Collection[type[Any]] | None) -> Any:
 def pack(obj: Any) -> bytes:
     """Return one self-contained safetensors blob; the same object always gives the same bytes."""
     text, tensors = encode(obj)
-    plain = {
+    return save_tensors(_plain(tensors), metadata={"json": text})
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
         k: v.to("cpu", copy=True, memory_format=torch.contiguous_format) for k, v in tensors.items()
     }
-    return save_tensors(plain, metadata={"json": text})
 
 
 def unpack(
@@ -177,12 +181,23 @@ def unpack(
     Anything damaged, foreign or beyond the limits is refused with :class:`BadInput`; see
     :func:`decode`.
     """
+    meta, tensors = _opened(blob, longest)
+    try:
+        return decode(meta["json"], tensors, known=known, longest=longest, only=only)
+    except json.JSONDecodeError as e:
+        raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as e:
+        raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
+
+
+def _opened(blob: bytes, longest: int = LONGEST) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return what a blob says of itself, and its tensors."""
     try:
         size = int.from_bytes(blob[:8], "little")
         # a skeleton is quoted in there, and every tensor is described
         text = parse_json(blob[8 : 8 + min(size, 3 * longest + 1)], 3 * longest)
-        skeleton = text["__metadata__"]["json"]
-        return decode(skeleton, load_tensors(blob), known=known, longest=longest, only=only)
+        meta = text["__metadata__"]
+        return {"json": meta["json"], "seal": meta.get("seal", "")}, load_tensors(blob)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
     except (KeyError, TypeError, AttributeError, OverflowError) as e:
@@ -194,30 +209,82 @@ def write_atomically(
 ) -> None:
     """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part.
 
-    A private one can be read by its owner only, from its first moment.
+    A private one can be read by its owner only, from its first moment. A durable one outlasts a
+    power failure from the moment that this returns.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with open(part, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
+    part.unlink(missing_ok=True)  # of a process of that number that was killed
+    with open(part, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
         f.write(blob)
         if durable:
             f.flush()
             os.fsync(f.fileno())
     part.replace(path)
+    if durable:
+        sync_folder(path.parent)
 
 
-def save(obj: Any, path: Path, *, durable: bool = False) -> None:
-    """Write an object to a file."""
-    write_atomically(path, pack(obj), durable=durable)
-
-
-def load(path: Path) -> Any:
-    """Read an object from a file, or say in one line why not."""
+def sync_folder(folder: Path) -> None:
+    """See to it that the names in a folder outlast a power failure."""
+    if os.name != "posix":
+        return
+    number = os.open(folder, os.O_RDONLY)
     try:
-        return unpack(path.read_bytes())
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a process that was killed had begun to write: for a folder that nobody else uses."""
+    for part in folder.rglob("*.part"):
+        part.unlink(missing_ok=True)
+
+
+def save(obj: Any, path: Path, *, place: str, durable: bool = False) -> str:
+    """Write an object to a file that shows when it was changed or moved; return its seal.
+
+    Args:
+        obj: what :func:`encode` can take apart
+        path: of the file
+        place: what the file is of; it can be read only as that
+        durable: see to it that it outlasts a power failure
+    """
+    text, tensors = encode(obj)
+    plain = _plain(tensors)
+    seal = seal_of(place, text, plain)
+    blob = save_tensors(plain, metadata={"json": text, "seal": seal})
+    write_atomically(path, blob, durable=durable)
+    return seal
+
+
+def load(path: Path, *, place: str) -> Any:
+    """Read an object that :func:`save` wrote for this place, or say in one line why not."""
+    return load_sealed(path, place)[0]
+
+
+def load_sealed(path: Path, place: str) -> tuple[Any, str]:
+    """Read an object and its seal."""
+    try:
+        blob = path.read_bytes()
+        meta, tensors = _opened(blob)
+        if meta["seal"] != (seal := seal_of(place, meta["json"], tensors)):
+            raise Damaged("damaged, or not of this place (its checksum is not its own)")
+        return unpack(blob), seal
     except OSError as e:
-        raise BadInput(f"{path}: cannot be read ({e.strerror})") from None
+        raise Damaged(f"{path}: cannot be read ({e.strerror})") from None
     except BadInput as e:
-        raise BadInput(f"{path}: {e}") from None
+        raise Damaged(f"{path}: {e}") from None
+
+
+def seal_of(place: str, text: str, tensors: dict[str, Tensor]) -> str:
+    """Return a checksum of a place and of what lies there."""
+    h = hashlib.blake2b(digest_size=16)
+    shapes = {k: [str(v.dtype), *v.shape] for k, v in sorted(tensors.items())}
+    h.update(json.dumps([place, text, shapes]).encode())
+    for key in shapes:
+        h.update(_bits(tensors[key]).numpy().data)
+    return h.hexdigest()
 
 
 def same(a: Any, b: Any) -> bool:

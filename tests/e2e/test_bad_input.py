@@ -365,9 +365,18 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
+def rewrite(run: Path, text: str) -> None:
+    """Replace a run's config.toml, as its owner may."""
+    RunDir.open(run).put("config.toml", text.encode())
+
+
+def states(run: Path) -> list[Path]:
+    return sorted((run / "checkpoint").glob("state-*.safetensors"))
+
+
 def test_resume_of_a_run_with_sites(run: Path, refused: Refused) -> None:
     config = run / "config.toml"
-    config.write_text(config.read_text().replace('"iid"', '"sites"').replace('"digits"', '"sites"'))
+    rewrite(run, config.read_text().replace('"iid"', '"sites"').replace('"digits"', '"sites"'))
     assert refused("resume", "run") == "'run': a run with sites; `tacit serve run` continues it"
 
 
@@ -458,40 +467,61 @@ def test_config_damaged(run: Path, refused: Refused, text: str) -> None:
 def test_config_of_another_experiment(run: Path, refused: Refused) -> None:
     config = (run / "config.toml").read_text()
     for change in (('"scaffold"', '"fedavg"'), ('"mlp"', '"logistic"')):
-        (run / "config.toml").write_text(
-            config.replace(*change).replace("server_lr", "# server_lr")
-        )
+        rewrite(run, config.replace(*change).replace("server_lr", "# server_lr"))
         said = refused("resume", "run")
         assert said == "'run': its checkpoint is not of the method and network in config.toml"
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_checkpoint_cut_short(run: Path, refused: Refused, keep: int) -> None:
-    state = run / "checkpoint" / "state.safetensors"
-    state.write_bytes(state.read_bytes()[:keep])
-    assert refused("resume", "run").startswith("run/checkpoint/state.safetensors: ")
+    for state in states(run):
+        state.write_bytes(state.read_bytes()[:keep])
+    said = refused("resume", "run")
+    assert said.startswith("run/checkpoint/state-000002.safetensors: ")
+    assert said.endswith("; there is no other checkpoint to go back to")
 
 
 def test_checkpoint_replaced(run: Path, refused: Refused) -> None:
-    state = run / "checkpoint" / "state.safetensors"
     kept = next((run / "checkpoint" / "clients").rglob("*.safetensors"))
     for other in (run / "model.safetensors", kept):
-        shutil.copy(other, state)
-        assert "run/checkpoint/state.safetensors" in refused("resume", "run")
+        for state in states(run):
+            shutil.copy(other, state)
+        assert "run/checkpoint/state-000002.safetensors" in refused("resume", "run")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "the one before"])
+def test_a_damaged_checkpoint_is_left_out_with_a_word(
+    run: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run goes on from the one before, and ends where it ended."""
+    model = (run / "model.safetensors").read_bytes()
+    first, last = states(run)
+    if damage == "gone":
+        last.unlink()
+    else:
+        last.write_bytes(first.read_bytes() if "before" in damage else last.read_bytes()[:-1])
+    capsys.readouterr()
+    assert call(["resume", "run"]) == 0
+    said = capsys.readouterr().err
+    assert "tacit: checkpoint of round 2 left out: run/checkpoint/state-000002" in said
+    assert "tacit: going on from the checkpoint of round 1\n" in said
+    assert (run / "model.safetensors").read_bytes() == model
+    assert [line["round"] for line in RunDir.open(run).metrics()] == [1, 2]
+    assert len(states(run)) == 2
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"\xff\xfe\n", b"5\n", b'{"round": 1}\n'])
 def test_metrics_damaged(run: Path, refused: Refused, damage: bytes) -> None:
     metrics = run / "metrics.jsonl"
     metrics.write_bytes(damage + metrics.read_bytes())
-    assert refused("resume", "run").startswith("'run/metrics.jsonl': not a metrics file")
+    assert refused("resume", "run").startswith("run/metrics.jsonl: ")
 
 
 @pytest.mark.parametrize("damage", [b"{\n", b"5\n"])
 def test_ledger_damaged(run: Path, refused: Refused, damage: bytes) -> None:
     ledger = run / "ledger.jsonl"
     ledger.write_bytes(damage + ledger.read_bytes())
-    assert refused("resume", "run").startswith("run/ledger.jsonl: not a ledger")
+    assert refused("resume", "run").startswith("run/ledger.jsonl: not as it was written; ")
 
 
 # ---- training that goes wrong
@@ -530,16 +560,12 @@ def test_divergence_names_the_learning_rate(method: str, flag: str, refused: Ref
 
 def test_divergence_later_keeps_the_rounds_before(run: Path, refused: Refused) -> None:
     config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(
-        config.replace("rounds = 2", "rounds = 5").replace("\nlr = 0.05", "\nlr = 1e30")
-    )
-    before = {
-        f: (run / f).read_bytes()
-        for f in ("metrics.jsonl", "model.safetensors", "checkpoint/state.safetensors")
-    }
+    rewrite(run, config.replace("rounds = 2", "rounds = 5").replace("\nlr = 0.05", "\nlr = 1e30"))
+    last = "checkpoint/state-000002.safetensors"
+    before = {f: (run / f).read_bytes() for f in ("metrics.jsonl", "model.safetensors", last)}
     assert "round 3, client " in refused("resume", "run", leaves="run/")
     assert {f: (run / f).read_bytes() for f in before} == before
-    (run / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))
+    rewrite(run, config.replace("rounds = 2", "rounds = 3"))
     assert call(["resume", "run"]) == 0  # with a step that works it goes on
     assert [line["round"] for line in RunDir.open(run).metrics()] == [1, 2, 3]
 

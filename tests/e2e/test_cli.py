@@ -134,7 +134,8 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
         "accuracy.png",
         "accuracy.svg",
         "model.safetensors",
-        "checkpoint/state.safetensors",
+        "checkpoint/state-000002.safetensors",
+        "manifest.json",
         "ledger.jsonl",
     ):
         assert (run / name).stat().st_size > 0
@@ -164,7 +165,8 @@ def test_run_leaves_a_run_directory(tmp_path: Path, printed: Printed) -> None:
         "metrics.jsonl",
         "ledger.jsonl",
         "model.safetensors",
-        "checkpoint/state.safetensors",
+        "checkpoint/state-000002.safetensors",
+        "manifest.json",
     )
     before = {f: (run / f).read_bytes() for f in kept}
     assert printed("resume", "first") == text
@@ -211,15 +213,26 @@ def test_no_rounds(tmp_path: Path, printed: Printed) -> None:
 
 
 @pytest.mark.parametrize("word", ["scaffold", "local"])
-def test_killed_before_the_first_checkpoint(word: str, tmp_path: Path, printed: Printed) -> None:
+def test_killed_before_the_first_checkpoint(
+    word: str, tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger and the first line of metrics are written before the first checkpoint.
 
     Neither may come twice.
     """
-    printed("run", word, *FEW, "--out", "run")
+    printed("run", word, *FEW, "--out", "whole")
+    whole = tmp_path / "whole"
+    model, ledger = (whole / "model.safetensors").read_bytes(), lines_of(whole / "ledger.jsonl")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
     run = tmp_path / "run"
-    model, ledger = (run / "model.safetensors").read_bytes(), lines_of(run / "ledger.jsonl")
-    (run / "checkpoint/state.safetensors").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "save", killed)
+        assert call(["run", word, *FEW, "--out", "run"]) == 130
+    assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [1]
+    assert not list((run / "checkpoint").glob("state*"))
     printed("resume", "run")
     assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [1, 2]
     assert (run / "model.safetensors").read_bytes() == model
@@ -347,7 +360,7 @@ def test_compare_with_repeats_and_continue(tmp_path: Path, printed: Printed) -> 
     for file in sorted(missing.rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
     (missing / "checkpoint" / "clients").mkdir(parents=True)  # a kill between this and config.toml
-    (unfinished / "checkpoint/state.safetensors").unlink()
+    (unfinished / "checkpoint/state-000002.safetensors").unlink()
     (unfinished / "model.safetensors").unlink()
     again = printed("resume", "all")
     # with the same seconds

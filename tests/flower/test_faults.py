@@ -9,12 +9,11 @@ import pytest
 import torch
 from hospitals import NAMES, wait_for
 
-from tacit import codec
 from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Fixed, mean
 from tacit.engines.server import sample_rng
-from tacit.engines.store import read_ledger
+from tacit.engines.store import ClientStore, read_ledger
 from tacit.experiment.rundir import RunDir
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]
@@ -36,9 +35,7 @@ def check_scaffold(at):
     state, accepted = RunDir.open(at.folder / "run").checkpoint()
     run = json.loads((at.folder / "run" / "sites.json").read_text())["run"]
     kept = [
-        codec.load(at.folder / "stores" / name / run / str(i) / f"{accepted[str(i)]}.safetensors")[
-            "c"
-        ]
+        ClientStore(at.folder / "stores" / name / run / str(i)).kept(accepted[str(i)])["c"]
         for i, name in enumerate(NAMES)
     ]
     for k, v in mean(kept).items():

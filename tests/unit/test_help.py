@@ -147,7 +147,7 @@ def test_flags_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"--sgd.lr", "--sgd.clip"} <= set(found["sgd"])
     assert {"--data", "--split", "--seed"} <= set(found["experiment"])
     assert set(found["privacy"]) == {"--delta", "--budget", "--noise"}
-    flags = {"--engine", "--address", "--workers", "--device", "--precision"}
+    flags = {"--engine", "--address", "--workers", "--device", "--precision", "--keep"}
     assert set(found["machine"]) == flags
 
 

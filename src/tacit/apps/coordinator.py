@@ -17,7 +17,6 @@ from typing import Literal
 from tacit import data
 from tacit.apps.keys import register_of
 from tacit.apps.superlink import Link
-from tacit.codec import write_atomically
 from tacit.core import BadInput, ClientId, TooFewReplies
 from tacit.data.examples import Examples
 from tacit.engines.config import Config
@@ -31,6 +30,9 @@ from tacit.experiment.rundir import RunDir, free_folder
 from tacit.experiment.sites import AtSites, agreed
 from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of, validated
+
+ROLL = "sites.json"  # in a run directory: who takes part
+SECRET = "samples.secret"  # and what samples of clients derive from, for nobody else's eyes
 
 
 @dataclass(frozen=True)
@@ -86,21 +88,18 @@ def serve(
         say(_listening(terms, folder))
         facts = gather(link, names, experiment.setting.clients, terms, say)
         roll = enrol(names or sorted(facts), facts)
-        venue = _venue(
-            experiment,
-            roll,
-            draw_sample_seed(folder, experiment.setting.seed, terms, say),
-            link,
-            terms,
-        )
+        sample_seed = draw_sample_seed(experiment.setting.seed, terms, say)
+        venue = _venue(experiment, roll, sample_seed, link, terms)
         directory = RunDir.create(folder, venue.experiment)
+        directory.put(SECRET, str(sample_seed).encode(), private=True)
         write_roll(folder, roll)
         return _conduct(venue, directory, watch, link, say)
 
 
 def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
     """Continue a run with sites from its last checkpoint."""
-    directory, roll, sample_seed = RunDir.open(folder), read_roll(folder), read_sample_seed(folder)
+    directory = RunDir.open(folder)
+    roll, sample_seed = read_roll(folder), read_sample_seed(folder)
     with _link(folder, terms, directory.experiment()) as link:
         say(_listening(terms, folder))
         gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
@@ -182,48 +181,30 @@ def enrol(names: list[str], facts: dict[str, Facts]) -> Roll:
     )
 
 
-def _file(folder: Path) -> Path:
-    return folder / "sites.json"
-
-
 def read_roll(folder: Path) -> Roll:
     """Read who takes part in a run."""
-    try:
-        raw = json.loads(_file(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (folder / ROLL).exists():
         raise BadInput(
-            f"'{folder}': not a run with sites (no sites.json); `tacit resume` continues others"
-        ) from None
-    roll: Roll = validated(Roll, raw, "sites.json")
+            f"'{folder}': not a run with sites (no {ROLL}); `tacit resume` continues others"
+        )
+    raw = json.loads(RunDir.open(folder).get(ROLL))
+    roll: Roll = validated(Roll, raw, ROLL)
     return roll
 
 
-def draw_sample_seed(folder: Path, known: int, terms: Terms, say: Callable[[str], None]) -> int:
-    """Return what a new run's samples of clients derive from.
-
-    It is kept for a resumed run, for nobody else's eyes.
-    """
+def draw_sample_seed(known: int, terms: Terms, say: Callable[[str], None]) -> int:
+    """Return what a new run's samples of clients derive from."""
     if terms.samples == "seeded":
         say(
             f"samples of clients derive from seed {known}, which every site is told: all can tell who takes part"
         )
-    sample_seed = known if terms.samples == "seeded" else secrets.randbits(128)
-    write_atomically(_sample_file(folder), str(sample_seed).encode(), durable=True, private=True)
-    return sample_seed
+        return known
+    return secrets.randbits(128)
 
 
 def read_sample_seed(folder: Path) -> int:
     """Read what a run's samples of clients derive from."""
-    try:
-        return int(_sample_file(folder).read_text())
-    except (OSError, ValueError):
-        raise BadInput(
-            f"'{_sample_file(folder)}': missing or damaged, and the run cannot go on without it"
-        ) from None
-
-
-def _sample_file(folder: Path) -> Path:
-    return folder / "samples.secret"
+    return int(RunDir.open(folder).get(SECRET))
 
 
 def _venue(
@@ -275,7 +256,7 @@ def registered(link: Link, roll: Roll, client: ClientId, node: int) -> Facts:
 
 def write_roll(folder: Path, roll: Roll) -> None:
     """Write down who takes part, and what they said of themselves."""
-    write_atomically(_file(folder), json.dumps(asdict(roll), indent=1).encode(), durable=True)
+    RunDir.open(folder).put(ROLL, json.dumps(asdict(roll), indent=1).encode())
 
 
 def _public(name: str | None) -> Examples | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +23,7 @@ from flwr.app import RecordDict
 
 from tacit import __version__
 from tacit.apps.beforehand import Beforehand
+from tacit.apps.books import Books
 from tacit.apps.policy import Policy, Refused, refuse_code
 from tacit.codec import encode, pack, unpack, write_atomically
 from tacit.compress import Compressor
@@ -32,6 +32,7 @@ from tacit.core import (
     Call,
     Client,
     ClientId,
+    Damaged,
     Ledger,
     Method,
     Noise,
@@ -54,7 +55,7 @@ from tacit.engines.facts import Facts
 from tacit.engines.flower import Charter, letter, opened, packed
 from tacit.engines.messages import LONGEST_CALL, Answer, Head, Refusal, check_finite
 from tacit.engines.replies import check_shapes, points
-from tacit.engines.store import ClientStore, read_ledger
+from tacit.engines.store import BACK, ClientStore
 from tacit.experiment.scoring import Tally
 from tacit.experiment.sites import holding, tally_own, tally_shared
 from tacit.methods.spec import validated
@@ -94,6 +95,11 @@ class Site:
                 "classes: must be stated; those found in the data tell of single records"
             )
 
+    @property
+    def books(self) -> Books:
+        """The ledgers of all runs."""
+        return Books(self.folder)
+
     def facts(self) -> Facts:
         """Say what is public about this site."""
         d, p = self.dataset, self.part
@@ -132,6 +138,7 @@ class Site:
         world = self._world(charter, head.client)
         self._check(kind, world, head, call)
         store = world.store(head.client)
+        self._check_books(charter.run, head.client)
         kept = _kept(store, head)
         with torch.random.fork_rng(devices=[]):
             if kind == "ask":
@@ -139,7 +146,7 @@ class Site:
             self._check_order(store, head)
             log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
-        _make_durable(store.folder / "ledger.jsonl")
+        self.books.note(charter.run, head.client)
         if isinstance(done, Refusal):
             raise _refused(done)
         return pack(done)
@@ -185,7 +192,7 @@ class Site:
             )
             folder, approve = self.folder / charter.run, partial(self._approve, charter)
             how = (self.noise, charter.delta, approve, Compressor.of(charter.compress))
-            world = World(place, model, charter.seed, folder, "cpu", *how)
+            world = World(place, model, charter.seed, folder, "cpu", *how, durable=True)
         if client not in world.federation.everyone:
             raise Refused(f"client = {client!r}: must be one of {charter.clients} numbers")
         _fix(self.folder / charter.run / "charter.json", {**asdict(charter), "client": client})
@@ -214,20 +221,25 @@ class Site:
         _check_answers(call)
         self._agreed().allows(call, head.round)
 
-    def _check_order(self, store: ClientStore, head: Head) -> None:
-        """Refuse rounds of long ago.
+    def _check_books(self, run: str, client: ClientId) -> None:
+        """Refuse to go on with a store that is damaged; where it lies here is told nobody."""
+        try:
+            self.books.open()
+            self.books.check(run, client)
+            if self.budget < math.inf:  # other runs count
+                self.books.verify()
+        except Damaged as e:
+            log.error("%s", e)
+            raise Refused("this site's memory is damaged; its owner is told how") from None
 
-        A server that was killed goes back to its last checkpoint, one round at most.
-        """
-        file = store.folder / "round.json"
-        last = json.loads(file.read_text()) if file.exists() else 0
-        if head.round < last - 1:
+    def _check_order(self, store: ClientStore, head: Head) -> None:
+        """Refuse rounds of long ago: a server goes back to its checkpoints, which are few."""
+        last = max((end for line in store.ledger() for _, end in line.rounds), default=0)
+        if head.round < last - BACK:
             raise Refused(
-                f"round {head.round + 1}: this site has done round {last + 1}; only the last can be repeated"
+                f"round {head.round + 1}: this site has done round {last + 1}; "
+                f"only the last {BACK} can be repeated"
             )
-        if head.round > last:
-            store.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, json.dumps(head.round).encode())
 
     def _approve(self, charter: Charter, ledger: Ledger) -> None:
         """Refuse what would pass the run's budget, or this site's own, which counts all runs."""
@@ -245,9 +257,9 @@ class Site:
     def _past(self, run: str, client: ClientId) -> list[Release]:
         """Return what other runs released, as if it had been this client of this run."""
         lines = []
-        for file in sorted(self.folder.glob("*/*/ledger.jsonl")):
-            if (other := file.parent.parent.name) != run:
-                for line in read_ledger(file):
+        for name, ledger in self.books.ledgers():
+            if (other := name.partition("/")[0]) != run:
+                for line in ledger:
                     owner = replace(Owner.read(line.owner), client=client)
                     lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner.id))
         return lines
@@ -279,7 +291,7 @@ class Site:
         except Exception as e:
             return Refusal.of(e, charge_failure(me, head, e))
         finally:
-            store.write_ledger(me.spent)
+            store.write_ledger(me.spent, durable=True)
 
     def _noisy(self, examiner: Client, counted: Tally) -> Tally:
         """Return counts with noise: a test example is in one of them, once."""
@@ -373,14 +385,10 @@ def _fix(file: Path, agreed: dict[str, Any]) -> None:
     """Write what a run was agreed to be, or refuse what differs from it."""
     text = json.dumps(agreed, sort_keys=True)
     if not file.exists():
+        if any(file.parent.glob("*/ledger.*")):
+            log.error("%s: is gone, and the run cannot go on without it", file)
+            raise Refused("this site's memory is damaged; its owner is told how")
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text.encode(), durable=True)
     elif file.read_text() != text:
         raise Refused("charter: not the one this run began with")
-
-
-def _make_durable(file: Path) -> None:
-    """See to it that a file outlasts a power failure before what it accounts for is sent."""
-    if file.exists():
-        with file.open("rb") as f:
-            os.fsync(f.fileno())

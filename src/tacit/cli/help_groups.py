@@ -25,6 +25,7 @@ ELSEWHERE = {  # flags of an experiment that have a group of their own
     "workers": "machine",
     "device": "machine",
     "precision": "machine",
+    "keep": "machine",
 }
 PREFIXED = "sgd and others"  # settings inside settings: tyro makes a box of each
 ANNOTATED: Any = Annotated  # with a type that is only known when it runs

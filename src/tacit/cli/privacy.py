@@ -16,6 +16,7 @@ from tacit.report.tables import aligned
 
 HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delta D]     leave one out: it is solved for
        tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]   its whole cost, before it runs
+       tacit privacy FOLDER [--repair]                                            what a run or a site's store has spent
 
 What is certified is zero-out: one record (or client) replaced by nothing, the size unchanged, as
 sizes are public. For one replaced by another there is a line of its own. Epsilons are rounded up.
@@ -26,6 +27,7 @@ examples:
   tacit privacy --epsilon 8 --z 1 --q 0.01               how many steps that allows
   tacit privacy ldp_fl --data mnist --rounds 150         what LDP-FL will cost
   tacit privacy ldp_fl --rounds 150 --epsilon 4 --paper  what its paper claims, what it really spends, and why
+  tacit privacy sites/hospital-a --repair                mend a damaged store; it never says less than before
 """
 
 
@@ -56,6 +58,10 @@ def privacy_command(args: Sequence[str]) -> None:
                 about="Leave one of epsilon, z, q and steps out.",
             )
         )
+    elif Path(args[0]).is_dir():
+        from tacit.cli.spent import spent_command
+
+        spent_command(args)
     else:
         from tacit.cli.method_cost import (
             method_cost,  # a method needs torch and the data; figures do not

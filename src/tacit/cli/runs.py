@@ -150,11 +150,11 @@ def examples_of(word: str, method: Method) -> list[str]:
     return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{label_of(word)}"]
 
 
-RESUME_HELP = """usage: tacit resume DIR [--rounds N]
+RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N]
 
 Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that is
 finished or stopped more rounds, N in all; it is refused where the noise was chosen for the rounds
-that it has.
+that it has. --back N takes up a run N checkpoints before its last one, of those that --keep has kept.
 """
 
 
@@ -165,6 +165,7 @@ class ResumeFlags:
     # the folder of a run, a comparison or a sweep
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
     rounds: int | None = None  # of a run, in all: more than it has
+    back: int = 0  # checkpoints to go back, where the last one is of no use
 
 
 def resume(args: Sequence[str]) -> None:
@@ -186,11 +187,13 @@ def resume(args: Sequence[str]) -> None:
 
             resume_sweep(folder)
         else:
-            _resume_run(folder, given.rounds)
+            _resume_run(folder, given.rounds, given.back)
 
 
-def _resume_run(folder: Path, rounds: int | None) -> None:
+def _resume_run(folder: Path, rounds: int | None, back: int) -> None:
     method = RunDir.open(folder).experiment().method
+    if back:
+        RunDir.open(folder).go_back(back)
     label = label_of(name_of(method))
     with telling_if_stopped(), watcher(label) as watch:
         watch.begin(label, rounds or method.rounds)

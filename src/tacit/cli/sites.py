@@ -238,6 +238,7 @@ def join(args: Sequence[str]) -> None:
     _quiet()
     import torch
 
+    from tacit.apps.books import Books
     from tacit.apps.connection import Fleet
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.private_files import keep_private
@@ -258,6 +259,7 @@ def join(args: Sequence[str]) -> None:
     keep_private(folder)
     lock = RunDir(folder)
     lock.lock()  # two processes must not share a ledger
+    Books(folder).verify()
     site = Site(
         given.name,
         dataset,

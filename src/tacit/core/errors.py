@@ -28,6 +28,10 @@ class Diverged(BadInput):
     """Training produced a number that is not finite; the last good checkpoint is kept."""
 
 
+class Damaged(BadInput):
+    """A file is not as it was written, so that nothing may rest on it."""
+
+
 class BudgetReached(TacitError):
     """The next step would pass the privacy budget."""
 

@@ -63,6 +63,7 @@ class World:
     approve: Callable[[Ledger], None] = no_limit
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
     precision: Precision = "f32"  # that networks compute in
+    durable: bool = False  # ledgers outlast a power failure before anything is answered
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -180,7 +181,7 @@ class World:
         kept = store.kept(head.accepted)
         attempt = store.attempt(head.ask, _request(head, call)) if self.noise == "seeded" else 0
         me = self.client(call.task, head.client, head.round, kept, store.ledger(), attempt)
-        store.forget_all_but([head.accepted, head.saved])
+        store.forget_all_but([head.accepted, head.saved, *head.older])
         try:
             reply = task_named(call.task).fn(me, **call.args)
             charge(me, reply, head)
@@ -192,7 +193,7 @@ class World:
         except Exception as e:
             return Refusal.of(e, charge_failure(me, head, e))
         finally:
-            store.write_ledger(me.spent)
+            store.write_ledger(me.spent, durable=self.durable)
 
     def look(self, head: Head, call: Call[Any]) -> Any:
         """Run a task that only reads, for evaluation: nothing is kept, nothing is released."""

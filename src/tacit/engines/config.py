@@ -43,6 +43,7 @@ class Config:
     delta: float = 1e-5  # of every (epsilon, delta) in this run
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
     public: Examples | None = None  # examples that belong to nobody
+    keep: int = 1  # checkpoints that the server may go back to
 
     # what the rule of the method says that clients release, to hold their ledgers against
     expected: Expected = nothing_expected

@@ -380,10 +380,15 @@ class Sites(Engine):
         grown = {f"{SIZES}{i}": AskId(" ".join(map(str, n))) for i, n in self.sizes.items()}
         return super().snapshot() | grown
 
-    def restore(self, snapshot: Mapping[ClientId, AskId], ledger: Ledger | None = None) -> None:
+    def restore(
+        self,
+        snapshot: Mapping[ClientId, AskId],
+        ledger: Ledger | None = None,
+        older: Iterable[Mapping[ClientId, AskId]] = (),
+    ) -> None:
         """Go back to a snapshot."""
         grown = {i: n for i, n in snapshot.items() if i.startswith(SIZES)}
-        super().restore({i: a for i, a in snapshot.items() if i not in grown}, ledger)
+        super().restore({i: a for i, a in snapshot.items() if i not in grown}, ledger, older)
         self.sizes = {
             i.removeprefix(SIZES): tuple(int(k) for k in n.split()) for i, n in grown.items()
         }

@@ -36,6 +36,8 @@ class Head:
     accepted: AskId | None  # the last ask whose kept state the server accepted from this client
     # the same, as of the server's last checkpoint, to which it may have to go back
     saved: AskId | None
+    # and as of checkpoints before that one
+    older: tuple[AskId, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class Engine(ABC):
         self.ledger = Ledger()
         self.accepted: dict[ClientId, AskId] = {}
         self.saved: dict[ClientId, AskId] = {}
+        self.older: list[dict[ClientId, AskId]] = []  # of the checkpoints before that, newest first
         self.count_anew()
 
     @property
@@ -172,7 +173,9 @@ class Engine(ABC):
         return seen
 
     def _head(self, client: ClientId, ask: AskId, round: int) -> Head:
-        return Head(client, ask, round, self.accepted.get(client), self.saved.get(client))
+        older = dict.fromkeys(each[client] for each in self.older if client in each)
+        known = self.accepted.get(client), self.saved.get(client)
+        return Head(client, ask, round, *known, tuple(older))
 
     def afford(self, line: Release) -> None:
         """Stop the run if a release would pass the budget: to be asked before the clients are."""
@@ -209,11 +212,21 @@ class Engine(ABC):
 
     def mark_saved(self) -> None:
         """Note that the present snapshot is safely on disk."""
+        self.older = [self.saved, *self.older][: self.config.keep - 1]
         self.saved = dict(self.accepted)
 
-    def restore(self, snapshot: Mapping[ClientId, AskId], ledger: Ledger | None = None) -> None:
-        """Go back to a snapshot; the ledger is never rolled back."""
+    def restore(
+        self,
+        snapshot: Mapping[ClientId, AskId],
+        ledger: Ledger | None = None,
+        older: Iterable[Mapping[ClientId, AskId]] = (),
+    ) -> None:
+        """Go back to a snapshot; the ledger is never rolled back.
+
+        ``older`` are snapshots that the server may still have to go back to, newest first.
+        """
         self.accepted, self.saved = dict(snapshot), dict(snapshot)
+        self.older = [dict(each) for each in older]
         self.ledger = ledger or Ledger()
 
 

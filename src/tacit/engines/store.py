@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +15,7 @@ from typing import Any, get_args
 from tacit import codec
 from tacit.core import (
     BadInput,
+    Damaged,
     Event,
     Ledger,
     Noise,
@@ -25,7 +26,9 @@ from tacit.core import (
     Unit,
     check_choice,
 )
+from tacit.engines.sealed import Log, read_sealed, write_sealed
 
+LEDGER = "ledger.jsonl"
 RENAMED = {"add/remove": "zero-out"}
 WORDS = {
     "unit": get_args(Unit),
@@ -34,6 +37,7 @@ WORDS = {
     "noise": get_args(Noise),
 }
 LAWS = ("everyone", "poisson", "fixed")
+BACK = 10  # rounds that a server may go back to its checkpoints at most
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
@@ -47,41 +51,61 @@ class ClientStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.place = f"{folder.parent.name}/{folder.name}"
+        self.log = Log(folder / LEDGER, self.place)
 
     def _file(self, version: str) -> Path:
         if not re.fullmatch(r"[\w.]+@\d+", version):
             raise BadInput(f"message: {version!r} is not the name of an ask")
         return self.folder / f"{version}.safetensors"
 
+    def _place_of(self, version: str) -> str:
+        return f"{self.place}/{version}"
+
     def kept(self, version: str | None) -> Mapping[str, Any]:
         """Return the state of an accepted version; before the first there is none."""
-        state: Mapping[str, Any] = {} if version is None else codec.load(self._file(version))
+        if version is None:
+            return {}
+        state: Mapping[str, Any] = codec.load(self._file(version), place=self._place_of(version))
         return state
 
     def keep(self, version: str, state: Mapping[str, Any]) -> None:
         """Put down the state that a reply would have if it is accepted."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        codec.save(dict(state), self._file(version))
+        codec.save(dict(state), self._file(version), place=self._place_of(version))
 
     def forget_all_but(self, versions: Iterable[str | None]) -> None:
-        """Remove versions that neither the server nor its last checkpoint can ask for again."""
+        """Remove versions that neither the server nor its checkpoints can ask for again."""
         wanted = {self._file(v) for v in versions if v is not None}
         for file in self.folder.glob("*.safetensors"):
             if file not in wanted:
                 file.unlink(missing_ok=True)
 
+    @property
+    def _requests(self) -> Draws:
+        return Draws(self.folder / "requests.json", self.place)
+
     def attempt(self, ask: str, request: str) -> int:
         """Return which of this round's different requests of one name this is, from 0 on."""
-        return Draws(self.folder / "requests.json").number(ask, request)
+        requests = self._requests
+        requests.check(self.log.known().aside)
+        return requests.number(ask, request)
 
     def ledger(self) -> Ledger:
-        """Return everything this client has released."""
-        return read_ledger(self.folder / "ledger.jsonl")
+        """Return everything this client has released; refuse a ledger that does not verify."""
+        return from_lines(self.log.read(), self.log.file)
 
-    def write_ledger(self, ledger: Ledger) -> None:
-        """Replace the ledger by one that goes on."""
+    def write_ledger(self, ledger: Ledger, *, durable: bool = False) -> None:
+        """Go on to this ledger: lines as they now stand are added, and joined now and then."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(self.folder / "ledger.jsonl", to_text(ledger).encode())
+        known = self.log.lines()
+        lines = to_lines(ledger)
+        new = [line for line in lines if line not in known]
+        aside = self._requests.writes()
+        if len(known) + len(new) > 2 * len(lines) + 20:
+            self.log.replace(lines, durable=durable, aside=aside)
+        elif new or aside != self.log.known().aside:
+            self.log.append(new, durable=durable, aside=aside)
 
 
 class Draws:
@@ -90,35 +114,43 @@ class Draws:
     It is remembered before anything is drawn: in a file or, where there is none, in memory.
     """
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, place: str = "") -> None:
         self.file = file
+        self.place = place
+        self.count = 0
         self.known: dict[str, list[str]] = {}
 
     def number(self, name: str, content: str) -> int:
         """Return which of the different contents under a name, ``what@round``, this is."""
-        known = self._read()
+        self._read()
         round = _round(name)
-        known = {other: seen for other, seen in known.items() if _round(other) >= round - 1}
-        seen = known.setdefault(name, [])
+        seen = self.known.get(name, [])
         if content not in seen:
-            seen.append(content)
-            self._write(known)
-        return seen.index(content)
+            recent = {o: v for o, v in self.known.items() if _round(o) >= round - BACK}
+            self._write({**recent, name: [*seen, content]})
+        return self.known[name].index(content)
 
-    def _read(self) -> dict[str, list[str]]:
-        if self.file is None or not self.file.exists():
-            return self.known
-        try:
-            known: dict[str, list[str]] = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise BadInput(f"{self.file}: cannot be read ({e})") from None
-        return known
+    def writes(self) -> int:
+        """Return how often this was written."""
+        self._read()
+        return self.count
+
+    def check(self, writes: int) -> None:
+        """Refuse an old copy: one that was written less often than it once was."""
+        if self.writes() < writes:
+            raise Damaged(f"{self.file}: an old copy, or missing (written {writes} times once)")
+
+    def _read(self) -> None:
+        raw = None if self.file is None else read_sealed(self.file, self.place)
+        if raw is not None:
+            self.count, self.known = raw["writes"], raw["known"]
 
     def _write(self, known: dict[str, list[str]]) -> None:
-        self.known = known
+        self.count, self.known = self.count + 1, known
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            codec.write_atomically(self.file, json.dumps(known).encode())
+            value = {"writes": self.count, "known": known}
+            write_sealed(self.file, self.place, value, durable=False)
 
 
 def _round(name: str) -> int:
@@ -126,7 +158,7 @@ def _round(name: str) -> int:
 
 
 def read_ledger(file: Path) -> Ledger:
-    """Read a ledger file.
+    """Read a ledger file whatever vouches for it.
 
     A last line cut short by a kill never left this process, so it is dropped.
     """
@@ -134,17 +166,35 @@ def read_ledger(file: Path) -> Ledger:
         return Ledger()
     try:
         text = file.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            codec.write_atomically(file, whole.encode())
-        return Ledger(from_json(json.loads(line)) for line in whole.splitlines())
+    except UnicodeDecodeError as e:
+        raise _no_ledger(file, e) from None
+    whole = text[: text.rfind("\n") + 1]
+    found = from_lines(whole.splitlines(), file)
+    if whole != text:
+        codec.write_atomically(file, whole.encode())
+    return found
+
+
+def from_lines(lines: Sequence[str], file: Path) -> Ledger:
+    """Return the ledger that the lines of a file are."""
+    try:
+        return Ledger(from_json(json.loads(line)) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise BadInput(f"{file}: not a ledger ({type(e).__name__}: {e})") from None
+        raise _no_ledger(file, e) from None
+
+
+def _no_ledger(file: Path, e: Exception) -> BadInput:
+    return BadInput(f"{file}: not a ledger ({type(e).__name__}: {e})")
+
+
+def to_lines(lines: Iterable[Release]) -> list[str]:
+    """Return ledger lines as JSON."""
+    return [json.dumps(to_json(line)) for line in lines]
 
 
 def to_text(lines: Iterable[Release]) -> str:
     """Return ledger lines as JSON, one per line."""
-    return "".join(json.dumps(to_json(line)) + "\n" for line in lines)
+    return "".join(f"{line}\n" for line in to_lines(lines))
 
 
 def to_json(line: Release) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tacit.compress import Compressor
 from tacit.core import BadInput, Method, check_choice, check_number
 from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
+from tacit.engines.store import BACK
 from tacit.experiment.metrics import Metric
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from, name_of, raw_method, validated
@@ -54,6 +55,7 @@ class Setting:
     # processes; auto: one per processor; 0: as --engine serial
     workers: int | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
+    keep: int = 3  # checkpoints to go back to, should the last one be damaged
     # networks compute in; auto: bf16 where a trial shows that it is faster, not with DP-SGD
     precision: Literal["f32", "bf16", "auto"] = "f32"
 
@@ -83,6 +85,7 @@ class Setting:
             check_number("budget", self.budget, above=0)
         if self.address and self.engine != "ray":
             raise BadInput(f"address = {self.address!r}: is of a Ray cluster; add engine = 'ray'")
+        check_number("keep", self.keep, at_least=1, at_most=BACK)
         if self.workers != "auto":
             check_number("workers", self.workers, at_least=0)
 

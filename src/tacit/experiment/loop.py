@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
     """Run from the last checkpoint, or from the start, to the end."""
     directory.lock()
     try:
-        directory.mark_open()
+        directory.check()
         _with_engine(venue, directory, watch)
     except BudgetReached as e:
         raise Stopped(str(e), Run(directory.folder)) from e
@@ -69,22 +70,24 @@ def _kept_to(venue: Venue, directory: RunDir, watch: Watcher) -> Config:
         approve=budget.check,
         approve_clients=budget.at_clients().check,
         draws=directory.draws,
+        keep=venue.experiment.setting.keep,
         on_release=directory.record,
         on_answer=watch.answered,
     )
 
 
 def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
-    saved, accepted = directory.checkpoint() or (s, {})
+    (saved, accepted), *older = directory.last_good(_say) or [(s, {})]
     if not _alike(saved, s):
         raise BadInput(
             f"'{directory.folder}': its checkpoint is not of the method and network in config.toml"
         )
     s = saved
     if s.round < venue.experiment.method.rounds:
+        directory.mark_open()
         directory.note_start()
     # a kill before the first checkpoint leaves releases, too
-    engine.restore(accepted, directory.ledger())
+    engine.restore(accepted, directory.ledger(), (snapshot for _, snapshot in older))
     directory.drop_metrics_after(s.round)
     recorder = Recorder(venue, engine, directory, watch)
     try:
@@ -137,7 +140,8 @@ class Recorder:
         self.since = time.perf_counter()
 
     def _save(self, s: Any) -> None:
-        self.directory.save(s, self.engine.snapshot())
+        keep = self.venue.experiment.setting.keep
+        self.directory.save(s, self.engine.snapshot(), keep=keep)
         self.engine.mark_saved()
         self.last = s
 
@@ -157,6 +161,10 @@ class Recorder:
                 ledger, unit=unit, observer=observer, delta=delta, quick=quick
             ),
         }
+
+
+def _say(text: str) -> None:
+    print(f"tacit: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _alike(saved: Any, fresh: Any) -> bool:

@@ -8,6 +8,7 @@ import tacit
 from tacit import privacy
 from tacit.cli.main import call
 from tacit.core import BadInput
+from tacit.engines.sealed import Log
 from tacit.experiment.compare import row
 from tacit.experiment.result import Stopped
 from tacit.experiment.rundir import RunDir
@@ -125,6 +126,14 @@ def test_groups_are_told_from_the_ledger(tmp_path, capsys):
     assert run.final["groups"]["general"]["epsilon"] < groups["general"]["epsilon"]
 
 
+def forget_manifest(folder):
+    """Make a run what it was before there were manifests."""
+    for file in [*folder.rglob("manifest.json"), *folder.rglob("*.mark")]:
+        file.unlink()
+    *_, state = sorted(folder.glob("checkpoint/state-*"))
+    state.rename(folder / "checkpoint" / "state.safetensors")
+
+
 def test_a_ledger_that_calls_zero_out_add_remove_is_read(tmp_path):
     """As it was called before: the same releases, the same figure, and a run that goes on."""
     run = tacit.run("ldp_fl:rounds=2,mode=gradient", out=tmp_path / "run", **QUICK)
@@ -134,6 +143,10 @@ def test_a_ledger_that_calls_zero_out_add_remove_is_read(tmp_path):
         text = file.read_text()
         assert '"zero-out"' in text
         file.write_text(text.replace('"zero-out"', old))
+    forget_manifest(run.folder)
+    with pytest.raises(BadInput, match=r"no manifest\.json; a run of an earlier version, or dam"):
+        _ = run.spent
+    assert call(["privacy", str(run.folder), "--repair"]) == 0
     assert run.spent == spent
     assert {line.relation for line in run.ledger} == {"zero-out"}
     assert tacit.resume(run.folder).spent == spent
@@ -142,6 +155,7 @@ def test_a_ledger_that_calls_zero_out_add_remove_is_read(tmp_path):
 def test_a_relation_that_nobody_knows_is_refused(tmp_path):
     run = tacit.run("ldp_fl:rounds=1,mode=gradient", out=tmp_path / "run", **QUICK)
     file = run.folder / "ledger.jsonl"
-    file.write_text(file.read_text().replace('"zero-out"', '"remove"'))
+    text = file.read_text().replace('"zero-out"', '"remove"')
+    Log(file, "ledger").restore(text.splitlines(), writes=9)
     with pytest.raises(BadInput, match="relation = 'remove': allowed: zero-out, replace, either"):
         _ = run.ledger

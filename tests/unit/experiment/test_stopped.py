@@ -7,7 +7,7 @@ import pytest
 import tacit
 from tacit import privacy
 from tacit.core import BudgetReached, Ledger
-from tacit.engines.store import to_text
+from tacit.engines.store import ClientStore
 from tacit.experiment.rundir import RunDir
 
 
@@ -40,8 +40,8 @@ def test_after_a_kill_what_clients_wrote_themselves_counts(tmp_path):
     known = directory.ledger()
     (line,) = [line for line in known if line.owner == "1"]
     unheard = Ledger([*known, replace(line, rounds=((0, 2),))])
-    file = directory.clients / "1" / "ledger.jsonl"
-    file.write_text(to_text(line for line in unheard if line.owner == "1"))
+    own = Ledger(line for line in unheard if line.owner == "1")
+    ClientStore(directory.clients / "1").write_ledger(own)
     assert directory.ledger() == known  # it ended in order: clients have nothing to add
     directory.mark_open()
     assert directory.ledger() == unheard

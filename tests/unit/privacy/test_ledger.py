@@ -234,7 +234,7 @@ def test_no_file_is_an_empty_ledger_and_a_store_replaces_its_own(tmp_path):
     store.write_ledger(Ledger([at(LINE, 0)]))
     store.write_ledger(Ledger([at(LINE, 0, 1)]))
     assert store.ledger() == Ledger([at(LINE, 0, 1)])
-    assert [file.name for file in (tmp_path / "3").iterdir()] == ["ledger.jsonl"]
+    assert {file.name for file in (tmp_path / "3").iterdir()} == {"ledger.jsonl", "ledger.mark"}
 
 
 def test_a_last_line_cut_short_is_dropped_wherever_it_was_cut(tmp_path):
