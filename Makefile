@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help setup demo check test slow mutants clean
+.PHONY: help setup demo check docs test slow mutants clean
 
 help:
 	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a report"
 	@echo "make test    lint, types, room contract and tests, as CI runs them"
 	@echo "make setup   .venv with everything for development"
-	@echo "make check   lint, types and room contract only"
+	@echo "make check   lint, types, room contract and docs only"
+	@echo "make docs    the documentation as a site, in build/site; broken links are errors"
 	@echo "make slow    the tests that need minutes or the full data sets (TACIT_DATA)"
 	@echo "make mutants plant errors in the code, one at a time, and see that tests notice (minutes)"
 
@@ -21,7 +22,7 @@ help:
 
 .venv/dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,parquet]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,parquet]"
 	@touch .venv/demo $@
 
 setup: .venv/dev
@@ -36,6 +37,10 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) docs
+
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Two processes, with a thread each: with more they would wait for each other.
 test: check

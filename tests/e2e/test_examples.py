@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -63,3 +64,15 @@ def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["01_run", "03_own_data"])
 def test_examples_fit_on_a_page(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
+
+
+def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads((EXAMPLES / "04_notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    source = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    here: dict[str, object] = {"__name__": "notebook"}
+    exec(compile(source, "04_notebook.ipynb", "exec"), here)
+    out = capsys.readouterr().out
+    assert re.search(r"fedavg:rounds=3 \['[\d.]+%'\] eps inf", out)
+    [(_, eps)] = figures(out)
+    assert eps == pytest.approx(8, abs=0.05)
+    assert all(not c["outputs"] for c in cells if c["cell_type"] == "code"), "kept without outputs"

@@ -1,6 +1,7 @@
 """Over real sites everything is as in a simulation, and nobody else gets in: the short version."""
 
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -49,6 +50,24 @@ def same_as_a_simulation(at, method, setting="", more="", **flags):
     assert lines == {repr(line) for line in RunDir.open(here).ledger()}
     tested = {line.owner for line in RunDir.open(there).ledger() if line.owner.startswith("test:")}
     assert tested == {"test:0", "test:1", "test:2"}
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(300)
+def test_a_method_of_ones_own_runs_at_sites_that_named_it(hospitals):
+    at = hospitals
+    mine = at.folder / "mine.py"
+    shutil.copy(EXAMPLE.parent / "02_own_method.py", mine)
+    experiment = at.folder / "experiment.toml"
+    experiment.write_text(
+        'clients = 3\nsplit = "label:2"\nnoise = "seeded"\nmodel = "mlp"\nengine = "serial"\n'
+        f'[method]\nname = "{mine}:FedAdam"\nrounds = 2\n'
+    )
+    at.join_all(method="mine.py:FedAdam")
+    assert at.serve(experiment, out="there").wait(timeout=250) == 0, at.log("there")
+    assert call(["run", str(experiment), "--out", str(at.folder / "here")]) == 0
+    models = [(at.folder / run / "model.safetensors").read_bytes() for run in ("there", "here")]
+    assert models[0] == models[1]
 
 
 @pytest.mark.timeout(120)
