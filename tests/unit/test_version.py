@@ -30,3 +30,18 @@ def test_the_command_tells_it_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"tacit {tacit.__version__}", "[]"]
+
+
+def test_plain_help_comes_without_torch() -> None:
+    code = (
+        "import sys; from tacit.cli.main import call;"
+        "[call([name, '--help']) for name in ('methods', 'doctor')];"
+        "print([m for m in ('torch', 'numpy', 'tyro') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("usage: ")] == [
+        "usage: tacit methods",
+        "usage: tacit doctor",
+    ]
+    assert lines[-1] == "[]"

@@ -38,8 +38,8 @@ COMMANDS = {
         "a private synthetic copy of a data set, with a certificate",
     ),
     "methods": ("tacit.cli.listings:methods", "list the methods and the networks"),
-    "data": ("tacit.cli.listings:data", "list, get or check data sets"),
-    "split": ("tacit.cli.listings:split", "draw who holds what"),
+    "data": ("tacit.cli.data_sets:data", "list, get or check data sets"),
+    "split": ("tacit.cli.data_sets:split", "draw who holds what"),
     "doctor": (
         "tacit.cli.listings:doctor",
         "check this machine: processors, libraries, data, disk",
