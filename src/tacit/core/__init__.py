@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tacit.core.lazy import lazily
 
 if TYPE_CHECKING:  # what is exported: see lazily
+    from tacit.core.aggregate import Aggregate as Aggregate
     from tacit.core.client import Call as Call
     from tacit.core.client import Client as Client
     from tacit.core.client import Reply as Reply

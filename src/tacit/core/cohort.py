@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, overload
 
@@ -14,6 +14,7 @@ from tacit.core.data import Examples
 from tacit.core.errors import BadInput, check_number
 from tacit.core.ledger import Ledger, Noise, Release
 from tacit.core.names import AskId, ClientId
+from tacit.core.params import Params
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -136,6 +137,10 @@ class Cohort(Protocol):
     def turn(self, name: AskId, content: str) -> int: ...
     def sample(self, law: Law, round: int) -> Sample: ...
     def ask(self, call: Call[T], of: Sample, *, need: float = 0.5) -> Replies[T]: ...
+    def mean(self, parts: Iterable[Params | tuple[Params, float]]) -> Params:
+        """Return one update of many: their mean, or what the experiment says in its place."""
+        ...
+
     def own(self, call: Call[T], data: Examples, round: int) -> T: ...
     def rng(self, *path: object) -> np.random.Generator: ...
 

@@ -83,6 +83,15 @@ class Method(ABC):
     """Its clients train in every round on whatever data they hold, so that another method may
     prepare these: it can be the main phase of DA-FL."""
 
+    averages: ClassVar[bool] = False
+    """Its server takes ``cohort.mean`` of the replies and nothing rests on its being the mean, so
+    that another rule may stand in for it, against clients that lie: see ``--aggregate``."""
+
+    @property
+    def takes_aggregate(self) -> bool:
+        """Whether this method, with these settings, takes another rule than the mean."""
+        return self.averages
+
     @property
     @abstractmethod
     def rounds(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tacit.compress import Compressor
-from tacit.core import ClientId, Ledger, Noise, Release, no_limit
+from tacit.core import Aggregate, ClientId, Ledger, Noise, Release, no_limit
 from tacit.data.examples import Examples
 from tacit.engines.asked import Expected, nothing_expected
 from tacit.engines.store import Draws
@@ -42,6 +42,7 @@ class Config:
     noise: Noise = "seeded"  # where the server's mechanisms draw their randomness
     delta: float = 1e-5  # of every (epsilon, delta) in this run
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
+    aggregate: Aggregate = field(default_factory=Aggregate)  # how updates become one
     public: Examples | None = None  # examples that belong to nobody
     keep: int = 1  # checkpoints that the server may go back to
 

@@ -18,6 +18,7 @@ from tacit.core import (
     Law,
     Ledger,
     Noise,
+    Params,
     Release,
     Replies,
     Sample,
@@ -133,6 +134,10 @@ class Engine(ABC):
             i: restore(self.config.compress, answer.sent, call.args) for i, answer in got.items()
         }
         return Replies(ask, of, sent, failed)
+
+    def mean(self, parts: Iterable[Params | tuple[Params, float]]) -> Params:
+        """Return one update of many: their mean, or what the experiment says in its place."""
+        return self.config.aggregate(parts)
 
     def learn(self, lines: Iterable[Release]) -> None:
         """Write what clients say that they have released."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, Method, check_choice, check_number
+from tacit.core import Aggregate, BadInput, Method, check_choice, check_number
 from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
 from tacit.engines.store import BACK
@@ -46,6 +46,8 @@ class Setting:
     budget: float = math.inf
     # how updates travel: none, binary:dynamic, binary:0.3, gaussian:0.3, bernoulli:0.3
     compress: str = "none"
+    # how updates become one: mean; against clients that lie trimmed:0.2, median, clipped:1 or krum:1
+    aggregate: str = "mean"
     # where noise comes from; seeded: a simulation that can be repeated
     noise: Literal["os", "seeded"] = "os"
     # where clients run: in worker processes, in this process alone, or on a Ray cluster
@@ -81,6 +83,7 @@ class Setting:
         check_number("eval_every", self.eval_every, at_least=1)
         check_number("delta", self.delta, above=0, below=1)
         Compressor.of(self.compress)
+        Aggregate.of(self.aggregate)
         if self.budget != math.inf:
             check_number("budget", self.budget, above=0)
         if self.address and self.engine != "ray":

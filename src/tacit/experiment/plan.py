@@ -12,6 +12,7 @@ import torch
 from tacit import data as data_room
 from tacit.compress import Compressor
 from tacit.core import (
+    Aggregate,
     BadInput,
     ClientId,
     Method,
@@ -69,6 +70,7 @@ class Plan:
             experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
         )
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        check_aggregate(experiment, len(federation.everyone))
         check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
         warn_of_delta(s.delta, federation.sizes())
         warn_of_classes(dataset)
@@ -93,7 +95,9 @@ class Plan:
 
     def config(self, directory: RunDir) -> Config:
         """Return what an engine knows of this experiment."""
-        return self.world(directory).config()
+        return self.world(directory).config(
+            aggregate=Aggregate.of(self.experiment.setting.aggregate)
+        )
 
     def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return clients in processes of this machine."""
@@ -122,6 +126,22 @@ class Plan:
         detailed = metric not in COUNTED or s.round >= method.rounds
         parts = max(1, self.workers)
         return evaluate(method, s, engine, self.federation, parts, detailed=detailed).line()
+
+
+def check_aggregate(experiment: Experiment, clients: int) -> None:
+    """Refuse another rule than the mean where a method rests on the mean, or has too few clients."""
+    method, word = experiment.method, experiment.setting.aggregate
+    rule = Aggregate.of(word)
+    if rule.rule == "mean":
+        return
+    if not method.takes_aggregate:
+        raise BadInput(
+            f"aggregate = {word!r}: {name_of(method)} does not take it: it does not average, or its "
+            "guarantee rests on the mean"
+        )
+    asked = method.per_round or clients
+    if asked < rule.least:
+        raise BadInput(f"aggregate = {word!r}: needs {rule.least} clients in a round, has {asked}")
 
 
 def check_parts(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, Client, ClientId, Params, Predictor, Reply, task
+from tacit.core import Aggregate, BadInput, Client, ClientId, Params, Predictor, Reply, task
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
@@ -25,7 +25,7 @@ from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import SITES, Experiment
 from tacit.experiment.expected import Prediction
 from tacit.experiment.metrics import COUNTED
-from tacit.experiment.plan import check_parts, warn_of_delta
+from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
 from tacit.local.sgd import network
@@ -118,6 +118,7 @@ class AtSites:
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std)
         model = build(setting.model, shape, len(classes), s.seed)
+        check_aggregate(resolved, clients)
         check_parts(method, model, shape, len(classes))
         seen = holding(dataset, clients, seed=s.seed)
         return cls(resolved, model, seen, open, run, sample_seed, facts, public)
@@ -128,6 +129,7 @@ class AtSites:
         return self._coordinator(directory).config(
             sample_seed=self.sample_seed,
             compress=compress,
+            aggregate=Aggregate.of(self.experiment.setting.aggregate),
             public=self.public,
             expected=Prediction(
                 self.experiment.method,

@@ -242,6 +242,12 @@ class SGD:
                 z = noise_for(self.epsilon, steps, q, delta=delta)
         return replace(self, z=z)
 
+    def steps_on(self, n: int) -> int:
+        """Return the number of steps in one round on ``n`` examples."""
+        if self.clip:
+            return self.private_steps(n)
+        return self.steps or self.epochs * math.ceil(n / self.batch)
+
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
         return self.steps or self.epochs * max(1, round(n / self.batch))

@@ -47,7 +47,6 @@ from tacit.core import (
     check_clip,
     check_number,
     check_rounds,
-    mean,
     some,
     task,
 )
@@ -85,6 +84,7 @@ class State:
 
 @dataclass(frozen=True)
 class CUAG(Method):
+    averages = True
     answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
@@ -205,7 +205,7 @@ class CUAG(Method):
                 d, c = self.noisy_mean(cohort, cohort.ask(call, S, need=0.0), s, z)
             else:
                 replies = cohort.ask(call, S)
-                d, c, part = mean(r.dx for r in replies), s.c, len(replies) / N
+                d, c, part = cohort.mean(r.dx for r in replies), s.c, len(replies) / N
             d = self.compressor.expand(d, s.x, s.rates)
             x, g = stepped(s.x, s.g, d, self.alpha, part if self.share else 1.0)
             s = State(x, g, self.compressor.rates(d), c, t + 1)
@@ -213,6 +213,10 @@ class CUAG(Method):
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x, on_sphere(self.radius) if self.kind == "example" else features_of)
+
+    @property
+    def takes_aggregate(self) -> bool:
+        return self.kind != "sum"  # there the noise is on the sum
 
     def mu_of(self, client: str, delta: float) -> float:
         if self.mus:

@@ -81,6 +81,10 @@ class DAFL(Augment, Method):
     def innermost(self, s: State) -> tuple[Method, Any]:
         return self.method.innermost(s.inner.opened_by(self.method))
 
+    @property
+    def takes_aggregate(self) -> bool:
+        return self.method.takes_aggregate
+
     def init(self, x0: Params) -> State:
         return State(Nested.of(self.method, self.method.init(x0)))
 

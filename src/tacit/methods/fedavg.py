@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, mean, some, task
+from tacit.core import Client, Cohort, Params, Reply, some, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -17,13 +17,15 @@ class State:
 
 @dataclass(frozen=True)
 class FedAvg(Trains):
+    averages = True
+
     def init(self, x0: Params) -> State:
         return State(x0)
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
-            s = State(x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
+            s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
 

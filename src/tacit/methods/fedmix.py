@@ -29,7 +29,6 @@ from tacit.core import (
     Times,
     check_number,
     check_rounds,
-    mean,
     some,
     task,
     unnoised,
@@ -53,6 +52,7 @@ class State:
 
 @dataclass(frozen=True)
 class FedMix(Method):
+    averages = True
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     lam: float = 0.1  # share of the other clients' means in each example; 0 is FedAvg
@@ -79,7 +79,7 @@ class FedMix(Method):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, means=s.means, lam=self.lam, sgd=self.sgd)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            s = replace(s, x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
+            s = replace(s, x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:

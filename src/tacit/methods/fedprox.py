@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, mean, some, task
+from tacit.core import Client, Cohort, Params, Reply, check_number, some, task
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
 class FedProx(Trains):
+    averages = True
     mu: float = 0.01  # weight of the proximal term; 0 is FedAvg
 
     def __post_init__(self) -> None:
@@ -31,7 +32,7 @@ class FedProx(Trains):
             replies = cohort.ask(
                 train(x=s.x, mu=self.mu, sgd=self.sgd), cohort.sample(some(self.per_round), t)
             )
-            s = State(x=s.x + mean((r.dx, r.n) for r in replies), round=t + 1)
+            s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
 

@@ -35,7 +35,6 @@ from tacit.core import (
     Times,
     check_number,
     check_rounds,
-    mean,
     some,
     task,
     unnoised,
@@ -60,6 +59,7 @@ class State:
 
 @dataclass(frozen=True)
 class GFL(Source, Method):
+    averages = True
     can_follow: ClassVar[bool] = False
     n_k: int = 500  # samples from each client
     E_s: float = 10.0  # epochs of the server's training in the first round
@@ -130,10 +130,10 @@ class GFL(Source, Method):
         S = cohort.sample(some(self.per_round), t)
         if self.mode == "certified":
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S)
-            return s.x + mean((r.dx, r.n) for r in replies), {}
+            return s.x + cohort.mean((r.dx, r.n) for r in replies), {}
         labelled = cohort.ask(train_and_label(x=s.x, sgd=self.sgd), S)
         fresh = {k: r.y for k, r in zip(labelled.clients, labelled, strict=True) if k in s.pool}
-        return s.x + mean((r.dx, r.n) for r in labelled), fresh
+        return s.x + cohort.mean((r.dx, r.n) for r in labelled), fresh
 
     def server_update(self, cohort: Cohort, x: Params, pool: Examples, t: int) -> Params:
         E = 0.0 if self.tau == math.inf else self.E_s * math.exp(-self.tau * t)

@@ -44,7 +44,6 @@ from tacit.core import (
     check_clip,
     check_number,
     check_rounds,
-    mean,
     task,
 )
 from tacit.data.examples import Examples
@@ -72,6 +71,7 @@ class State:
 
 @dataclass(frozen=True)
 class KDDPFL(Teaching):
+    averages = True
     can_follow: ClassVar[bool] = False
     rounds: int = 10  # communication rounds of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
@@ -168,7 +168,7 @@ class KDDPFL(Teaching):
             w_pub = self.special_client(cohort, s.x, c_pub, eps_pub, t)
             call = train(x=s.x, method=self, eps_pri=eps_pri, K=dict(K), delta=cohort.delta)
             replies = cohort.ask(call, Sample(tuple(plan[t]), t, Fixed(N - 1)))
-            x = s.x + mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
+            x = s.x + cohort.mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
             s = replace(s, x=x, spent=s.spent + cost if self.mode == "paper" else 0.0, round=t + 1)
             yield s
 

@@ -33,7 +33,6 @@ from tacit.core import (
     check_clip,
     check_number,
     check_rounds,
-    mean,
     most_rounds,
     some,
     task,
@@ -51,6 +50,7 @@ MODES = ("dp-sgd", "gradient", "update", "paper")
 
 @dataclass(frozen=True)
 class LDPFL(Method):
+    averages = True
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # what is released, and with which guarantee
@@ -99,7 +99,7 @@ class LDPFL(Method):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
+            s = State(x=s.x + cohort.mean(r.dx for r in replies), round=t + 1)
             yield s
 
     def rule(

@@ -31,7 +31,6 @@ from tacit.core import (
     check_clip,
     check_number,
     check_rounds,
-    mean,
     most_rounds,
     some,
     task,
@@ -46,6 +45,7 @@ from tacit.privacy.rules import AsPublished, Update
 
 @dataclass(frozen=True)
 class NbAFL(Method):
+    averages = True
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # certified: with proof; paper: as published, whatever it really spends
@@ -76,7 +76,7 @@ class NbAFL(Method):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            x = s.x + mean(r.dx for r in replies)
+            x = s.x + cohort.mean(r.dx for r in replies)
             if self.mode == "paper":
                 sd = self.downlink(min(r.n for r in replies), len(replies), cohort.delta)
                 x = public_noise(cohort, x, sd=sd, t=t)

@@ -30,7 +30,6 @@ from tacit.core import (
     Times,
     check_number,
     check_rounds,
-    mean,
     some,
     task,
     unnoised,
@@ -47,6 +46,7 @@ class State:
 
 @dataclass(frozen=True)
 class PFLDyn(Method):
+    averages = True
     answers = "personal"
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
@@ -105,7 +105,7 @@ def steps(
     for t in range(s.round, method.rounds):
         replies = cohort.ask(call(s.x), cohort.sample(some(method.per_round), t))
         part = len(replies) / len(cohort.everyone) if method.share else 1.0
-        x, g = stepped(s.x, s.g, mean(r.dx for r in replies), method.alpha, part)
+        x, g = stepped(s.x, s.g, cohort.mean(r.dx for r in replies), method.alpha, part)
         s = replace(s, x=x, g=g, round=t + 1)
         yield s
 

@@ -43,6 +43,7 @@ from tacit.privacy.rules import AsPublished, Open, Update
 
 @dataclass(frozen=True)
 class PriFedSync(Method):
+    averages = True
     answers = "personal"
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone

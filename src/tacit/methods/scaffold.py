@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, mean, some, task
+from tacit.core import Client, Cohort, Params, Reply, check_number, some, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -25,6 +25,7 @@ class State:
 
 @dataclass(frozen=True)
 class Scaffold(Trains):
+    averages = True
     server_lr: float = 1.0  # the server's step along the mean update
 
     def __post_init__(self) -> None:
@@ -40,8 +41,8 @@ class Scaffold(Trains):
             S = cohort.sample(some(self.per_round), t)
             replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), S)
             s = State(
-                x=s.x + self.server_lr * mean(r.dy for r in replies),
-                c=s.c + (len(replies) / N) * mean(r.dc for r in replies),
+                x=s.x + self.server_lr * cohort.mean(r.dy for r in replies),
+                c=s.c + (len(replies) / N) * cohort.mean(r.dc for r in replies),
                 round=t + 1,
             )
             yield s

@@ -31,7 +31,6 @@ from tacit.core import (
     check_clip,
     check_number,
     check_rounds,
-    mean,
     some,
     task,
 )
@@ -45,6 +44,7 @@ from tacit.privacy.rules import AsPublished, Update, in_turn
 
 @dataclass(frozen=True)
 class UDP(Method):
+    averages = True
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # certified: with proof; paper: as published, whatever it really spends
@@ -76,7 +76,7 @@ class UDP(Method):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, left=self.rounds - t, q=q, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            s = State(x=s.x + mean(r.dx for r in replies), round=t + 1)
+            s = State(x=s.x + cohort.mean(r.dx for r in replies), round=t + 1)
             yield s
 
     def rule(
