@@ -3,7 +3,7 @@
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ import pytest
 import tacit
 from tacit.core import BadInput
 from tacit.experiment.config import Setting
+from tacit.methods import METHODS
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.spec import method_from_spec, spec_of
 
 
 def test_the_room_and_the_function_have_one_name(tmp_path):
@@ -102,3 +104,14 @@ def test_the_public_functions_say_what_they_take():
         assert list(shown) == own + settings
         assert shown["clients"].default == Setting.clients
     assert "repeats" in (tacit.compare.__doc__ or "")
+
+
+def test_a_word_changes_what_it_names_and_leaves_the_rest_of_the_methods_own_defaults():
+    """`ldp_fl:sgd.lr=0.1` used to set the batch back from ldp_fl's 64 to the usual 32."""
+    for name, cls in METHODS.items():
+        usual = cls()
+        if "sgd" not in {f.name for f in fields(usual)}:
+            continue
+        method = method_from_spec(f"{name}:sgd.lr=0.123")
+        assert method == replace(usual, sgd=replace(usual.sgd, lr=0.123))
+        assert method_from_spec(spec_of(method)) == method

@@ -15,6 +15,7 @@ from tacit.core import BadInput, Client, Params, params_of
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local.sgd import SGD, network
+from tacit.methods.spec import method_from_spec
 from tacit.models import build
 
 
@@ -341,3 +342,43 @@ def test_bounded_gradients_are_means_of_clipped_ones():
         total = total + g * (bound / g.norm())
     assert ((x - y) - total / 3).norm() < 1e-5
     assert not y.released
+
+
+# ---- optimisers
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_adam_is_that_of_torch(weight_decay):
+    me, x = client(40)
+    sgd = SGD(lr=0.01, optimizer="adam", weight_decay=weight_decay, batch=5, epochs=3)
+    y, steps = sgd.fit(me, x)
+    assert steps == 24
+    with torch.no_grad():
+        for name, p in me.model.named_parameters():
+            p.copy_(x[name])
+    adam = torch.optim.Adam(me.model.parameters(), lr=0.01, weight_decay=weight_decay)
+    for rows in sgd.batches(len(me.data), np.random.default_rng(0)):
+        inputs, labels = me.data.batch(rows)
+        adam.zero_grad()
+        F.cross_entropy(me.model(inputs), labels).backward()
+        adam.step()
+    want = params_of(me.model)
+    assert all(torch.allclose(y[k], want[k], atol=1e-5) for k in want)
+
+
+def test_adam_with_noise_is_released_at_the_price_of_dp_sgd():
+    """What it remembers are noised gradients, so it costs what SGD's steps cost."""
+    ledgers = []
+    for name in ("sgd", "adam"):
+        me, x = client(40)
+        y, _ = SGD(optimizer=name, batch=8, clip=1.0, z=1.0).fit(me, x.as_released())
+        assert y.released
+        ledgers.append(me.spent)
+    assert ledgers[0] == ledgers[1]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova", "dp_scaffold", "udp:mode=paper"])
+def test_methods_that_count_gradients_refuse_adam(method):
+    word = f"{method}{',' if ':' in method else ':'}sgd.optimizer=adam"
+    with pytest.raises(BadInput, match=r"sgd\.optimizer = 'adam': must be 'sgd'; .*"):
+        method_from_spec(word)

@@ -27,12 +27,14 @@ from tacit.core import (
     Sampling,
     Sizes,
     Times,
+    check_choice,
     check_clip,
     check_number,
     check_rounds,
     load_params,
     params_of,
 )
+from tacit.local import optimizers
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.checks import cross_entropies
@@ -64,6 +66,8 @@ class SGD:
     """
 
     lr: float = 0.05  # step size
+    # how a step uses its gradient; adam: step sizes that follow each weight's gradients
+    optimizer: optimizers.Name = "sgd"
     epochs: int = 1  # passes over the client's data in one round
     batch: int = 32  # examples per step; the last one may be smaller
     momentum: float = 0.0  # heavy-ball, reset at every round
@@ -79,7 +83,12 @@ class SGD:
         check_number("sgd.lr", self.lr, above=0)
         check_number("sgd.epochs", self.epochs, at_least=1, whole=True)
         check_number("sgd.batch", self.batch, at_least=1, whole=True)
+        check_choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
         check_number("sgd.momentum", self.momentum, at_least=0, below=1)
+        if self.momentum and self.optimizer != "sgd":
+            raise BadInput(
+                f"sgd.momentum = {self.momentum:g}: must be 0 with adam, which has its own"
+            )
         check_number("sgd.weight_decay", self.weight_decay, at_least=0)
         check_number("sgd.steps", self.steps, at_least=0, whole=True)
         check_number("sgd.decay", self.decay, above=0, at_most=1)
@@ -95,6 +104,11 @@ class SGD:
         """Refuse DP-SGD in a method that cannot take it, or whose own guarantee it would not be part of."""
         if self.clip:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
+
+    def refuse_adam(self, why: str) -> None:
+        """Refuse steps that are not along the gradient, in a method that counts on it."""
+        if self.optimizer != "sgd":
+            raise BadInput(f"sgd.optimizer = {self.optimizer!r}: must be 'sgd'; {why}")
 
     def fit(
         self,
@@ -119,7 +133,7 @@ class SGD:
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
         free = x.released and (self.clip > 0 or me.data.public)
-        velocity: list[Tensor] = []
+        moves = optimizers.optimizer(self.optimizer, self.momentum)
         steps = 0
         lr = self.lr_in(me.round)
         for g in self._gradients(me, weights, loss, bound):
@@ -131,11 +145,7 @@ class SGD:
                 # what it is made of decides, and that nothing was written to the network
                 free = free and direction.released and at.released
                 g = list(direction.values())
-            if self.momentum:
-                velocity = g = (
-                    list(torch._foreach_add(g, velocity, alpha=self.momentum)) if velocity else g
-                )
-            torch._foreach_add_(here, g, alpha=-lr)
+            moves.step(here, g, lr)
             steps += 1
         return params_of(me.model).as_released(free), PublicInt(steps)  # as many as the size says
 

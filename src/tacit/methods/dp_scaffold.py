@@ -24,6 +24,7 @@ class DPScaffold(Trains):
         super().__post_init__()
         if not self.sgd.clip:
             raise BadInput(f"sgd.clip = {self.sgd.clip}: dp_scaffold needs a clip above 0")
+        self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
 
     def init(self, x0: Params) -> State:
         return State(x0, c=x0.zeros())

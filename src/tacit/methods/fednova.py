@@ -26,6 +26,10 @@ from tacit.methods.fedavg import State
 
 @dataclass(frozen=True)
 class FedNova(Trains):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sgd.refuse_adam("updates are compared by how many gradients they add up")
+
     def init(self, x0: Params) -> State:
         return State(x0)
 

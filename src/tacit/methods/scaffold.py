@@ -31,6 +31,7 @@ class Scaffold(Trains):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("server_lr", self.server_lr, above=0)
+        self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
 
     def init(self, x0: Params) -> State:
         return State(x0, c=x0.zeros())

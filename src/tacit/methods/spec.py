@@ -138,8 +138,27 @@ def method_from(raw: dict[str, Any] | str) -> Method:
         given["relation"] = "zero-out"
     cls = method_class(str(given.pop("name")))
     inner = {key: _inner(given.pop(key)) for key in inner_fields(cls) if key in given}
-    method: Method = validated(cls, given, "method")
+    method: Method = validated(cls, _completed(given, cls()), "method")
     return replace(method, **inner)
+
+
+def _completed(given: dict[str, Any], usual: Any) -> dict[str, Any]:
+    """Add to tables of settings (sgd, say) what they leave out: what the method itself has there.
+
+    Its usual training may differ from that of others: ldp_fl has batches of 64.
+    """
+    return {key: _completed_one(value, key, usual) for key, value in given.items()}
+
+
+def _completed_one(value: Any, key: str, usual: Any) -> Any:
+    """Return a setting; of a table the whole of it."""
+    names = {f.name for f in fields(usual)}
+    if not isinstance(value, dict) or key not in names:
+        return value
+    own = getattr(usual, key)
+    if not is_dataclass(own) or isinstance(own, type | Method):
+        return value
+    return {**asdict(own), **_completed(value, own)}
 
 
 def inner_fields(cls: type[Method]) -> list[str]:

@@ -58,6 +58,8 @@ class UDP(Method):
         check_number("epsilon", self.epsilon, above=0)
         check_clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
+        if self.mode == "paper":
+            self.sgd.refuse_adam("the noise is for steps along gradients")
 
     @property
     def protects(self) -> tuple[Unit, Observer]:
@@ -95,10 +97,7 @@ class UDP(Method):
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         formula = "sd (2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on every update"
-        return [
-            ("published", self.epsilon, formula),
-            ("certified", math.inf, NOT_OF_TRAINING),
-        ]
+        return [("published", self.epsilon, formula), ("certified", math.inf, NOT_OF_TRAINING)]
 
 
 NOT_OF_TRAINING = (
