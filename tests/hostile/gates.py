@@ -51,7 +51,7 @@ class Door:
         threading.Thread(target=self.inside.serve_forever, args=(0.05,), daemon=True).start()
         self.port = free_port()
         inside = f"http://127.0.0.1:{self.inside.server_address[1]}"
-        self.gate = Gate(inside, keys=folder / "keys", limit=1 << 20, **more)
+        self.gate = Gate(inside, keys=folder / "keys", **more)
         self.gate.serve("127.0.0.1", self.port)
 
     def close(self):

@@ -6,14 +6,15 @@ It lasts until it is told to end or refused.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import queue
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import httpx
@@ -35,22 +36,16 @@ from tacit.apps.flower_internals import (
     SendNodeHeartbeatRequest,
     add_headers,
     generate_key_pairs,
-    get_all_nested_objects,
-    get_object_tree,
-    inflate_object_from_contents,
-    iterate_object_tree,
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
     message_from_proto,
     message_to_proto,
-    no_object_id_recompute,
+    node_headers,
     public_key_to_bytes,
-    pull_objects,
-    push_objects,
-    remove_content_from_message,
 )
+from tacit.apps.gateway import SIZE
 from tacit.apps.keys import PrivateKey, authority_of
+from tacit.apps.letters import HEAD, sealed, unsealed
+from tacit.apps.post import PIECE, Parcel
+from tacit.apps.sending import head
 from tacit.apps.signing import CLOCK, TOLERANCE, Signer
 from tacit.apps.site import Site
 from tacit.core import BadInput, TacitError
@@ -58,7 +53,7 @@ from tacit.engines.flower import TYPE, letter, packed
 
 T = TypeVar("T")
 BEAT = 10  # seconds between signs of life: a site that is silent for twice as long counts as gone
-BUSY, IDLE = 0.2, 0.5  # seconds between looks for work, just after work and otherwise
+PAUSE = 0.25  # seconds between looks whether to stop, and between two calls at least
 RESTART = 60.0  # seconds to wait for Flower's server to come back
 STARTING = frozenset([502, 503, 504])
 log = logging.getLogger("tacit.site")
@@ -115,16 +110,55 @@ class Fleet:
     def _connect(self) -> Session:
         version = RuntimeVersionHttpInterceptor(component_name="tacit")
         if self.key and self.ca:
-            signed: Any = Signed(Signer(self.key, authority_of(self.ca)))
+            signer = Signer(self.key, authority_of(self.ca))
+            signed: Any = Signed(signer)
             public = b""  # to Flower the gate is this site, with a key of its own
+            by: Headers = signer.headers
         else:
             private, made = generate_key_pairs()
             signed = NodeAuthHttpInterceptor(private, made)
             public = public_key_to_bytes(made)
+            by = lambda *_: node_headers(public)  # noqa: E731
         client = FleetHttpClient.from_server_address(
             self.server, self.ca is None, self.ca, [version, signed]
         )
-        return Session(client, public, self.key is None, self.stop)
+        return Session(
+            client, Carrier.to(self.server, self.ca, by), public, self.key is None, self.stop
+        )
+
+
+Headers = Callable[[str, str, bytes], dict[str, str]]  # of a request, by which a site is known
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """Fetches what messages carry, and brings what answers carry, piece by piece."""
+
+    client: httpx.Client
+    by: Headers
+
+    @classmethod
+    def to(cls, server: str, ca: bytes | None, by: Headers) -> Carrier:
+        """Prepare for a server; nothing is sent yet."""
+        scheme = "http" if ca is None else "https"
+        trusted = ssl.create_default_context(cadata=ca.decode("ascii")) if ca else True
+        return cls(httpx.Client(base_url=f"{scheme}://{server}", verify=trusted, timeout=30.0), by)
+
+    def fetch(self, message: str, offset: int) -> tuple[bytes, int]:
+        """Return a piece of what a message carries, and how much it carries in all."""
+        answer = self._post(f"/v1/fetch/{message}/{offset}/0", b"")
+        size = answer.headers.get(SIZE, "")
+        if not re.fullmatch(r"[0-9]{1,15}", size):
+            raise BadInput("message: of no known size")
+        return answer.content, int(size)
+
+    def bring(self, message: str, offset: int, total: int, piece: bytes) -> None:
+        """Send a piece of what the answer to a message carries."""
+        self._post(f"/v1/bring/{message}/{offset}/{total}", piece)
+
+    def _post(self, path: str, body: bytes) -> httpx.Response:
+        headers = self.by("POST", path, body)
+        return self.client.post(path, content=body, headers=headers).raise_for_status()
 
 
 @dataclass(frozen=True)
@@ -159,6 +193,7 @@ class Session:
     """A node of Flower's: active while the context lasts."""
 
     client: FleetHttpClient
+    carrier: Carrier
     public: bytes
     register: bool
     stop: threading.Event
@@ -182,6 +217,7 @@ class Session:
         with contextlib.suppress(httpx.HTTPError, RuntimeError):
             self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         self.client.close()
+        self.carrier.client.close()
 
     def _beat(self) -> None:
         while not self.ended.wait(BEAT / 2):
@@ -194,86 +230,85 @@ class Session:
 
     def work(self, site: Site) -> None:
         """Answer messages, one at a time."""
-        last = 0.0
         while not self.stop.is_set():
-            got = self._again(self.client.PullMessages, PullMessagesRequest(node=self.node))
-            if got.messages_list:
-                self._answer(
-                    site, message_from_proto(got.messages_list[0]), got.message_object_trees[0]
-                )
-                last = time.monotonic()
-            else:
-                self.stop.wait(BUSY if time.monotonic() - last < 3 else IDLE)
+            begun = time.monotonic()
+            got = self._next()
+            if got is not None and got.messages_list:
+                self._answer(site, message_from_proto(got.messages_list[0]))
+            else:  # also where nobody lets a site wait
+                self.stop.wait(max(0.0, PAUSE - (time.monotonic() - begun)))
 
-    def _answer(self, site: Site, message: Message, tree: ObjectTree) -> None:
+    def _next(self) -> Any:
+        """Wait at the gate for a message, which takes long, but end when told to stop."""
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._wait, args=(results,), name="waiting", daemon=True).start()
+        while not self.stop.is_set():
+            with contextlib.suppress(queue.Empty):
+                result = results.get(timeout=PAUSE)
+                if isinstance(result, Exception):
+                    raise result
+                return result
+        return None
+
+    def _wait(self, results: queue.SimpleQueue[Any]) -> None:
+        try:
+            results.put(self._again(self.client.PullMessages, PullMessagesRequest(node=self.node)))
+        except httpx.HTTPStatusError as e:
+            # 409: a later call of this site waits in its place
+            results.put(None if e.response.status_code == 409 else e)
+        except Exception as e:  # it is raised where the result is awaited
+            results.put(e)
+
+    def _answer(self, site: Site, message: Message) -> None:
         begun = time.monotonic()
         try:
-            content = self._read(message, tree, site.limit)
-            reply = site.reply(content)
+            reply = site.reply(self._read(message, site.limit))
         except BadInput as e:
             log.warning("refused: %s", e)
             reply = letter("refused", {"why": str(e)}, packed(b""))
         try:
-            self._send(Message(reply, reply_to=message), time.monotonic() - begun)
+            self._send(message, reply, begun)
         # the run is over, the answer too late or too large: it counts as lost
         except httpx.HTTPStatusError as e:
             log.warning("answer not taken (%s)", e.response.status_code)
 
-    def _read(self, message: Message, tree: ObjectTree, limit: int) -> RecordDict:
-        """Fetch a message's content, but never more than the limit."""
+    def _read(self, message: Message, limit: int) -> RecordDict:
+        """Fetch what a message carries, but never more than the limit."""
         if message.metadata.message_type != TYPE:
             raise BadInput(f"message type = {message.metadata.message_type!r}: must be {TYPE!r}")
-        run, size = message.metadata.run_id, 0
-        fetch = make_pull_object_fn_protobuf(
-            partial(self._again, self.client.PullObject), self.node, run
-        )
-
-        def counted(id: str) -> bytes:
-            nonlocal size
-            blob = fetch(id)
-            size += len(blob)
-            if size > limit + (1 << 20):
+        got, total = io.BytesIO(), 1
+        while got.tell() < total:
+            piece, total = self._again(self.carrier.fetch, message.metadata.message_id, got.tell())
+            if total > limit + HEAD or got.tell() + len(piece) > total:
                 raise BadInput(f"message: more than {limit:,} bytes")
-            return blob
+            if not piece:
+                raise BadInput("message: cut short")
+            got.write(piece)
+        got.seek(0)
+        return unsealed(got)
 
-        contents = pull_objects([t.object_id for t in iterate_object_tree(tree)], counted)
-        confirm = make_confirm_message_received_fn_protobuf(
-            partial(self._again, self.client.ConfirmMessageReceived), self.node, run
+    def _send(self, message: Message, content: RecordDict, begun: float) -> None:
+        """Bring an answer, and say that it is there."""
+        parcel = Parcel(0, 0.0, *sealed(content))
+        total = len(parcel.head) + len(parcel.body)
+        for offset in range(0, total, PIECE):
+            piece = parcel.piece(offset)
+            self._again(self.carrier.bring, message.metadata.message_id, offset, total, piece)
+        reply = head(Message(RecordDict(), reply_to=message))
+        told = PushMessagesRequest(
+            node=self.node,
+            messages_list=[message_to_proto(reply)],
+            message_object_trees=[ObjectTree(object_id=reply.metadata.message_id)],
+            clientapp_runtime_list=[time.monotonic() - begun],
         )
-        confirm(tree.object_id)
-        whole: Any = inflate_object_from_contents(tree.object_id, contents)
-        if not isinstance(whole, Message) or not whole.has_content():
-            raise BadInput("message: no content")
-        return whole.content
+        self._again(self.client.PushMessages, told)
 
-    def _send(self, reply: Message, seconds: float) -> None:
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
-            head = message_to_proto(remove_content_from_message(reply))
-            taken = self._again(
-                self.client.PushMessages,
-                PushMessagesRequest(
-                    node=self.node,
-                    messages_list=[head],
-                    message_object_trees=[tree],
-                    clientapp_runtime_list=[seconds],
-                ),
-            )
-            store = make_push_object_fn_protobuf(
-                partial(self._again, self.client.PushObject),
-                self.node,
-                reply.metadata.run_id,
-                taken.session_id,
-            )
-            push_objects(objects, store, object_ids_to_push=set(taken.objects_to_push))
-
-    def _again(self, call: Callable[[Any], T], request: Any) -> T:
+    def _again(self, call: Callable[..., T], *request: Any) -> T:
         """Make a call; if Flower's server is being started again behind the gate, wait for it."""
         end = time.monotonic() + RESTART
         while True:
             try:
-                return call(request)
+                return call(*request)
             except httpx.HTTPStatusError as e:
                 if (
                     e.response.status_code not in STARTING

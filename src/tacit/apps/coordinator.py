@@ -115,7 +115,6 @@ def _link(folder: Path, terms: Terms, experiment: Experiment) -> Link:
         terms.port,
         terms.keys,
         terms.limit,
-        terms.deadline,
         to_toml(experiment),
     )
 

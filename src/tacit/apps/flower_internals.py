@@ -10,25 +10,28 @@ import base64
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app.error import Error
-from flwr.app.message import make_message, remove_content_from_message
+from flwr.app.message import make_message
 from flwr.common.constant import TIMESTAMP_HEADER, ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
+    ActivateNodeResponse,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
+    PushAppMessagesRequest,
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
@@ -39,23 +42,6 @@ from flwr.supercore.constant import (
 )
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    inflate_object_from_contents,
-    pull_objects,
-    push_objects,
-)
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.primitives.asymmetric import (
@@ -73,7 +59,6 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 __all__ = [
     "AcquireTaskRequest",
     "ActivateNodeRequest",
-    "ConfirmMessageReceivedRequest",
     "ControlHttpClient",
     "DeactivateNodeRequest",
     "Error",
@@ -83,13 +68,13 @@ __all__ = [
     "HttpGrid",
     "Node",
     "NodeAuthHttpInterceptor",
-    "ObjectPullError",
     "ObjectTree",
     "ProtobufCall",
     "ProtobufRequestContext",
     "PullAppMessagesRequest",
     "PullMessagesRequest",
     "PullTaskInputRequest",
+    "PushAppMessagesRequest",
     "PushMessagesRequest",
     "PushTaskOutputRequest",
     "RegisterNodeFleetRequest",
@@ -104,21 +89,10 @@ __all__ = [
     "TaskType",
     "add_headers",
     "generate_key_pairs",
-    "get_all_nested_objects",
-    "get_object_tree",
-    "inflate_object_from_contents",
-    "iterate_object_tree",
-    "make_confirm_message_received_fn_protobuf",
     "make_message",
-    "make_pull_object_fn_protobuf",
-    "make_push_object_fn_protobuf",
     "message_from_proto",
     "message_to_proto",
-    "no_object_id_recompute",
     "public_key_to_bytes",
-    "pull_objects",
-    "push_objects",
-    "remove_content_from_message",
     "run_from_proto",
 ]
 
@@ -152,6 +126,26 @@ def as_node(body: bytes, private: ec.EllipticCurvePrivateKey) -> bytes:
     asked.public_key = public_key_to_bytes(private.public_key())
     named: bytes = asked.SerializeToString()
     return named
+
+
+def named_node(body: bytes) -> int:
+    """Return the node that an answer to a request for activation names."""
+    answer = ActivateNodeResponse()
+    answer.ParseFromString(body)
+    node: int = answer.node_id
+    return node
+
+
+def named_message(body: bytes) -> str:
+    """Return the id of the message in an answer to a request for one; empty, if there is none."""
+    answer = PullMessagesResponse()
+    answer.ParseFromString(body)
+    return str(answer.messages_list[0].metadata.message_id) if answer.messages_list else ""
+
+
+def node_headers(public: bytes) -> dict[str, str]:
+    """Return the header by which a node says who it is."""
+    return {FLEET_HTTP_PUBLIC_KEY_HEADER: _text(public)}
 
 
 def _text(blob: bytes) -> str:

@@ -5,22 +5,31 @@ It lets registered sites reach Flower's Fleet API, and nobody reach anything els
 Flower serves its fleet, control and runtime APIs at one address, and whoever reaches the control
 API can submit code. So Flower listens on loopback alone, and this gate, on the public address,
 passes on the calls that a site makes. It knows a site by its signature, and is that site to Flower.
+What messages carry it hands out and takes in itself: that goes by the post.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from tacit.apps.flower_internals import as_node, node_key, signed_time
+from tacit.apps.flower_internals import (
+    as_node,
+    named_message,
+    named_node,
+    node_key,
+    signed_time,
+)
 from tacit.apps.keys import PrivateKey
 from tacit.apps.listener import Answer, Denied, Limits, Listener, Request
+from tacit.apps.mailbox import Mailbox
+from tacit.apps.post import Post
 from tacit.apps.signing import Guard, matches
 
 PREFIX = "/v1/fleet/"
@@ -31,13 +40,13 @@ CALLS = frozenset(
         "send-node-heartbeat",
         "pull-messages",
         "push-messages",
-        "pull-object",
-        "push-object",
-        "confirm-message-received",
     ]
 )
 SELF_REGISTRATION = frozenset(["register-node", "unregister-node"])  # without keys, on loopback
-REQUEST = 16 << 20  # bytes of one call at most; Flower sends arrays in chunks of 5 MiB
+CARRIED = re.compile(r"/v1/(fetch|bring)/([0-9a-f]{64})/([0-9]{1,15})/([0-9]{1,15})")
+REQUEST = 16 << 20  # bytes of one call at most
+HOLD = 20.0  # seconds for which a site is kept waiting for a message
+SIZE = "tacit-size"  # how much a message carries in all
 HEADERS = frozenset(["content-type", "accept"])  # that are passed on
 ANYBODY = Limits(per_key=1 << 20)  # without keys: all connections count as one site's
 FRESH = 60.0  # seconds for which the gate uses a signature of its own towards Flower
@@ -67,15 +76,15 @@ class Gate:
         inside: str,
         *,
         keys: Path | None,  # the coordinator's folder of keys; None: anybody, on loopback
-        limit: int,  # bytes of one message
+        post: Post | None = None,  # what messages carry; None: nothing does, and nobody waits
         badges: Mapping[str, Badge] | None = None,  # of the sites, by name
         limits: Limits | None = None,
     ) -> None:
-        self.inside, self.limit, self.keys = inside, limit, keys
+        self.inside, self.keys, self.post = inside, keys, post
         self.guard = Guard(keys) if keys else None
         self.badges = badges or {}
         self.calls = CALLS if keys else CALLS | SELF_REGISTRATION
-        self.pushed: Counter[str] = Counter()  # bytes of the message that each site is sending
+        self.boxes: dict[str, Mailbox] = {}  # of the sites that are active, by name
         self.bytes_in = self.bytes_out = 0
         self._context: ssl.SSLContext | None = None
         self._since = 0  # when its certificate was written
@@ -87,6 +96,8 @@ class Gate:
         )
         allowed = limits or (Limits() if keys else ANYBODY)
         self._listener = Listener(self._reply, allowed, self._client.aclose)
+        if post is not None:
+            post.on_mail = lambda node: self._listener.call_soon(lambda: self._put(node))
 
     async def _reply(self, request: Request) -> Answer:
         call = self._call(request)
@@ -95,15 +106,21 @@ class Gate:
         body = await request.body(REQUEST)
         if self.guard and not matches(body, request.headers):
             raise Denied(403, "not the body that was signed")
-        if not self._admits(call, name, len(body)):
-            self._listener.told.warn("refused a message of %s: too large", name)
-            raise Denied(413, "too large")
-        answer = await self._forward(request, name, call, body)
+        if call in ("fetch", "bring"):
+            answer = self._carry(request.path, name, body)
+        elif call == "pull-messages" and name in self.boxes:
+            answer = await self._pull(self.boxes[name], request, name, body)
+        else:
+            answer = await self._forward(request, name, call, body)
+            self._follow(call, name, answer)
         self.bytes_in += len(body)
         self.bytes_out += len(answer.content)
         return answer
 
     def _call(self, request: Request) -> str:
+        """Return which call it is, by the last word of its path."""
+        if request.method == "POST" and self.post and (carry := CARRIED.fullmatch(request.path)):
+            return carry[1]
         call = request.path.removeprefix(PREFIX)
         ours = request.path.startswith(PREFIX) and call in self.calls
         if request.method != "POST" or not ours:
@@ -122,15 +139,52 @@ class Gate:
             self._listener.told.warn("refused a call from %s: %s", request.address, e)
             raise
 
-    def _admits(self, call: str, name: str, size: int) -> bool:
-        """Count what a site pushes for one message, and tell whether that is within the limit."""
-        if call == "push-messages":
-            self.pushed[name] = 0
-        if call != "push-object":
-            return True
-        self.pushed[name] += size
-        # a message's own parts come on top of its payload
-        return self.pushed[name] <= self.limit + REQUEST
+    def _carry(self, path: str, name: str, body: bytes) -> Answer:
+        """Hand out a piece of what a message carries, or take one of what is sent in return."""
+        found, box = CARRIED.fullmatch(path), self.boxes.get(name)
+        if self.post is None or found is None or box is None:
+            raise Denied(404, "no such message")
+        call, message, offset, total = found[1], found[2], int(found[3]), int(found[4])
+        if call == "fetch":
+            piece, size = self.post.piece(message, box.node, offset)
+            return Answer(200, piece, "application/octet-stream", {SIZE: str(size)})
+        try:
+            self.post.receive(message, box.node, offset, total, body)
+        except Denied as e:
+            self._listener.told.warn("refused an answer of %s: %s", name, e)
+            raise
+        return Answer(200)
+
+    async def _pull(self, box: Mailbox, request: Request, name: str, body: bytes) -> Answer:
+        """Answer a call for a message when there is one, or after a while."""
+        if box.given and self.post and self.post.unfetched(box.given[0]):
+            return box.given[1]  # it got lost, with its connection
+        if not await box.wait(HOLD) or request.gone:
+            raise Denied(409, "nobody waits here any more")
+        if self.guard and name not in self.guard.names():  # its key was revoked meanwhile
+            raise Denied(403, "unknown key")
+        answer = await self._forward(request, name, "pull-messages", body)
+        if answer.status == 200:
+            box.gave(named_message(answer.content), answer)
+        return answer
+
+    def _follow(self, call: str, name: str, answer: Answer) -> None:
+        """Note who is active, and that an answer is there."""
+        if self.post is None or answer.status != 200:
+            return
+        if call == "activate-node":
+            node = named_node(answer.content)
+            if name not in self.boxes or self.boxes[name].node != node:
+                self.boxes[name] = Mailbox(node)
+        elif call == "deactivate-node" and name in self.boxes:
+            self.boxes[name].leave()
+        elif call == "push-messages":
+            self.post.announce()
+
+    def _put(self, node: int) -> None:
+        for box in self.boxes.values():
+            if box.node == node:
+                box.put()
 
     async def _forward(self, request: Request, name: str, call: str, body: bytes) -> Answer:
         kept = {k: v for k, v in request.headers.items() if k in HEADERS or k.startswith("flwr-")}

@@ -76,6 +76,11 @@ class Request:
         """Note that this connection belongs to the owner of a key, who may keep it."""
         self._connection.admit(key)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more to take an answer, as far as one can tell."""
+        return self._connection.gone
+
     async def body(self, limit: int) -> bytes:
         """Read the body, or raise :class:`Denied` if it is too large for the limit or the memory."""
         return await self._connection.body(_length(self.headers, limit))
@@ -244,6 +249,11 @@ class Connection:
         if self.key is None:
             self.listener.admitted(key)
             self.key = key
+
+    @property
+    def gone(self) -> bool:
+        """Whether the other side has closed."""
+        return self.writer.is_closing() or self.reader.at_eof()
 
     async def serve(self) -> None:
         """Answer requests until either side has had enough."""

@@ -47,8 +47,9 @@ from tacit.apps.flower_internals import (
 )
 from tacit.apps.gateway import Badge, Gate
 from tacit.apps.keys import check_certificate, register_of
+from tacit.apps.post import Post
 from tacit.apps.private_files import keep_private
-from tacit.apps.sending import PatientGrid
+from tacit.apps.sending import PostGrid
 from tacit.codec import write_atomically
 from tacit.core import BadInput, TacitError
 from tacit.engines.facts import Facts, facts_from
@@ -92,10 +93,10 @@ class Link:
     port: int
     keys: Path | None  # the coordinator's keys; None: without TLS and keys, on loopback
     limit: int  # bytes of one message
-    deadline: float = 600.0  # seconds for one answer
     experiment: str = ""  # what is run, as TOML: sites are told when they are greeted
-    grid: PatientGrid = field(init=False)
+    grid: PostGrid = field(init=False)
     gate: Gate = field(init=False)
+    post: Post = field(init=False)
     _process: subprocess.Popen[bytes] = field(init=False)
     _registered: dict[str, int] = field(init=False, default_factory=dict)  # nodes by name
     _facts: dict[int, Facts] = field(init=False, default_factory=dict)
@@ -127,7 +128,8 @@ class Link:
         names = register_of(self.keys) if self.keys else {}
         badges = {name: Badge() for name in names}
         inside = f"http://{self.inside}"
-        self.gate = Gate(inside, keys=self.keys, limit=self.limit, badges=badges)
+        self.post = Post(self.folder / "post", self.limit)
+        self.gate = Gate(inside, keys=self.keys, post=self.post, badges=badges)
         with self._client(ControlHttpClient) as control:
             for name, badge in badges.items():
                 public = public_key_to_bytes(badge.private.public_key())
@@ -194,8 +196,8 @@ class Link:
             claim = runtime.AcquireTask(
                 AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
             )
-        self.grid = PatientGrid(self.inside, True, None, token=claim.token)
-        self.grid.deadline = self.deadline
+        self.grid = PostGrid(self.inside, True, None, token=claim.token)
+        self.grid.post = self.post
         self.grid._retry_invoker.max_time = START
         given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
@@ -269,6 +271,7 @@ class Link:
             self.grid.close()
         if hasattr(self, "gate"):
             self.gate.close()
+            self.post.close()
         self._process.terminate()
         try:
             self._process.wait(timeout=5)
