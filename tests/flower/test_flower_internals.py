@@ -17,13 +17,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "tacit"
 INTERNALS = SOURCE / "apps" / "flower_internals.py"
 PUBLIC = {"flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
 PROTO, CORE = "flwr.proto", "flwr.supercore"
-INFLATABLE = f"{CORE}.inflatable"
 
 # What we use: the arguments of a function, the fields of a protobuf message, the members of a class
 # or module, or None for a name alone.
 FUNCTIONS = {
-    "flwr.app.message:make_message": ["metadata", "error"],
-    "flwr.app.message:remove_content_from_message": ["message"],
+    "flwr.app.message:make_message": ["metadata", "content", "error"],
     "flwr.common.serde:message_from_proto": ["message_proto"],
     "flwr.common.serde:message_to_proto": ["message"],
     "flwr.common.serde:run_from_proto": ["run_proto"],
@@ -36,42 +34,6 @@ FUNCTIONS = {
     f"{CORE}.primitives.asymmetric:public_key_to_bytes": ["public_key"],
     f"{CORE}.primitives.asymmetric:sign_message": ["private_key", "message"],
     f"{CORE}.protobuf.client:ProtobufRequestContext": ["rpc_method", "message", "request"],
-    f"{INFLATABLE}.inflatable_object:get_all_nested_objects": ["obj"],
-    f"{INFLATABLE}.inflatable_object:get_object_tree": ["obj"],
-    f"{INFLATABLE}.inflatable_object:iterate_object_tree": ["tree"],
-    f"{INFLATABLE}.inflatable_object:no_object_id_recompute": [],
-    f"{INFLATABLE}.inflatable_protobuf_utils:make_confirm_message_received_fn_protobuf": [
-        "confirm_message_received_protobuf",
-        "node",
-        "run_id",
-    ],
-    f"{INFLATABLE}.inflatable_protobuf_utils:make_pull_object_fn_protobuf": [
-        "pull_object_protobuf",
-        "node",
-        "run_id",
-    ],
-    f"{INFLATABLE}.inflatable_protobuf_utils:make_push_object_fn_protobuf": [
-        "push_object_protobuf",
-        "node",
-        "run_id",
-        "session_id",
-    ],
-    f"{INFLATABLE}.inflatable_utils:inflate_object_from_contents": [
-        "object_id",
-        "object_contents",
-    ],
-    f"{INFLATABLE}.inflatable_utils:pull_objects": [
-        "object_ids",
-        "pull_object_fn",
-        "max_time",
-        "max_tries_per_object",
-        "backoff_cap",
-    ],
-    f"{INFLATABLE}.inflatable_utils:push_objects": [
-        "objects",
-        "push_object_fn",
-        "object_ids_to_push",
-    ],
     "flwr.app.error:Error": ["code", "reason"],
     "flwr.superlink.cli.flower_superlink:flower_superlink": [],
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": [
@@ -84,8 +46,10 @@ FIELDS = {
     f"{PROTO}.control_pb2:StartRunRequest": ["fab"],
     f"{PROTO}.fab_pb2:Fab": ["content"],
     f"{PROTO}.fleet_pb2:ActivateNodeRequest": ["public_key", "heartbeat_interval"],
+    f"{PROTO}.fleet_pb2:ActivateNodeResponse": ["node_id"],
     f"{PROTO}.fleet_pb2:DeactivateNodeRequest": ["node_id"],
     f"{PROTO}.fleet_pb2:PullMessagesRequest": ["node"],
+    f"{PROTO}.fleet_pb2:PullMessagesResponse": ["messages_list"],
     f"{PROTO}.fleet_pb2:PushMessagesRequest": [
         "node",
         "messages_list",
@@ -94,12 +58,12 @@ FIELDS = {
     ],
     f"{PROTO}.fleet_pb2:RegisterNodeFleetRequest": ["public_key"],
     f"{PROTO}.heartbeat_pb2:SendNodeHeartbeatRequest": ["node", "heartbeat_interval"],
-    f"{PROTO}.message_pb2:ConfirmMessageReceivedRequest": ["node", "run_id", "message_object_id"],
     f"{PROTO}.message_pb2:ObjectTree": ["object_id"],
     f"{PROTO}.node_pb2:Node": ["node_id"],
     f"{PROTO}.runtime_pb2:AcquireTaskRequest": ["supported_task_types"],
     f"{PROTO}.runtime_pb2:PullAppMessagesRequest": ["message_ids"],
     f"{PROTO}.runtime_pb2:PullTaskInputRequest": [],
+    f"{PROTO}.runtime_pb2:PushAppMessagesRequest": ["messages_list", "message_object_trees"],
     f"{PROTO}.runtime_pb2:PushTaskOutputRequest": ["sub_status"],
     f"{PROTO}.runtime_pb2:SendTaskHeartbeatRequest": [],
 }
@@ -115,8 +79,7 @@ MEMBERS = {
         "PushTaskOutput",
         "SendTaskHeartbeat",
         "PullMessages",
-        "PullObject",
-        "ConfirmMessageReceived",
+        "PushMessages",
     ],
     f"{CORE}.task_identity:TaskIdentity": ["task_id", "run_id", "node_id"],
     "flwr.superlink.grid:HttpGrid": [
@@ -136,9 +99,6 @@ MEMBERS = {
         "SendNodeHeartbeat",
         "PullMessages",
         "PushMessages",
-        "PullObject",
-        "PushObject",
-        "ConfirmMessageReceived",
     ],
 }
 VALUES = {
@@ -146,7 +106,7 @@ VALUES = {
     f"{CORE}.constant:FLEET_HTTP_PUBLIC_KEY_HEADER": "flwr-public-key",
     f"{CORE}.constant:FLEET_HTTP_SIGNATURE_HEADER": "flwr-signature",
 }
-NAMES = [f"{CORE}.protobuf.client:ProtobufCall", f"{INFLATABLE}.inflatable_utils:ObjectPullError"]
+NAMES = [f"{CORE}.protobuf.client:ProtobufCall"]
 PATHS = {
     "RegisterNode": "register-node",
     "ActivateNode": "activate-node",
@@ -154,9 +114,6 @@ PATHS = {
     "SendNodeHeartbeat": "send-node-heartbeat",
     "PullMessages": "pull-messages",
     "PushMessages": "push-messages",
-    "PullObject": "pull-object",
-    "PushObject": "push-object",
-    "ConfirmMessageReceived": "confirm-message-received",
 }
 
 
@@ -215,6 +172,26 @@ def test_flower_knows_a_node_by_what_the_gate_signs():
     for words in ("timestamp.encode", "get_node_id_by_public_key", "TIMESTAMP_TOLERANCE"):
         assert words in source
     assert found("flwr.common.constant:TIMESTAMP_TOLERANCE") > 120
+
+
+def test_flower_hands_on_a_message_whose_parts_it_never_gets():
+    """What messages carry goes by the post: Flower is told of one object, and it is never sent."""
+    source = inspect.getsource(found("flwr.superlink.servicer.fleet.fleet_handlers:pull_messages"))
+    assert "get_object_tree" in source
+    assert "get_object(" not in source
+    state = found("flwr.supercore.corestate.sql_corestate:SqlCoreState")
+    # a session of pushing that has run out ends where somebody pushes or pulls parts, only there
+    callers = [
+        name
+        for name, member in inspect.getmembers(state, inspect.isfunction)
+        if "_cleanup_push_session(" in inspect.getsource(member)
+    ]
+    assert set(callers) == {
+        "_cleanup_push_session",
+        "get_object",
+        "preregister_object_tree",
+        "store_object",
+    }
 
 
 def imports(file):

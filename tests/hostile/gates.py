@@ -19,17 +19,19 @@ NAME = "hospital-a"
 
 
 class Upstream(BaseHTTPRequestHandler):
-    """Stands for Flower: answers everything, and remembers it."""
+    """Stands for Flower: answers everything, and remembers it; what was prepared for a call first."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.got.append((self.path, body))
-        self.send_response(200)
-        self.send_header("content-length", "2")
+        prepared = self.server.prepared.get(self.path)
+        status, content = prepared.pop(0) if prepared else (200, self.server.usual)
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
         self.end_headers()
-        self.wfile.write(b"ok")
+        self.wfile.write(content)
 
     def log_message(self, *_):
         pass
@@ -48,6 +50,8 @@ class Door:
         self.inside = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         self.inside.daemon_threads = True
         self.inside.got = []
+        self.inside.prepared = {}  # lists of status and content, by path
+        self.inside.usual = b"ok"
         threading.Thread(target=self.inside.serve_forever, args=(0.05,), daemon=True).start()
         self.port = free_port()
         inside = f"http://127.0.0.1:{self.inside.server_address[1]}"
