@@ -49,7 +49,7 @@ FIELDS = {
     f"{PROTO}.fleet_pb2:ActivateNodeResponse": ["node_id"],
     f"{PROTO}.fleet_pb2:DeactivateNodeRequest": ["node_id"],
     f"{PROTO}.fleet_pb2:PullMessagesRequest": ["node"],
-    f"{PROTO}.fleet_pb2:PullMessagesResponse": ["messages_list"],
+    f"{PROTO}.fleet_pb2:PullMessagesResponse": ["messages_list", "message_object_trees"],
     f"{PROTO}.fleet_pb2:PushMessagesRequest": [
         "node",
         "messages_list",
@@ -174,24 +174,13 @@ def test_flower_knows_a_node_by_what_the_gate_signs():
     assert found("flwr.common.constant:TIMESTAMP_TOLERANCE") > 120
 
 
-def test_flower_hands_on_a_message_whose_parts_it_never_gets():
-    """What messages carry goes by the post: Flower is told of one object, and it is never sent."""
-    source = inspect.getsource(found("flwr.superlink.servicer.fleet.fleet_handlers:pull_messages"))
-    assert "get_object_tree" in source
-    assert "get_object(" not in source
-    state = found("flwr.supercore.corestate.sql_corestate:SqlCoreState")
-    # a session of pushing that has run out ends where somebody pushes or pulls parts, only there
-    callers = [
-        name
-        for name, member in inspect.getmembers(state, inspect.isfunction)
-        if "_cleanup_push_session(" in inspect.getsource(member)
-    ]
-    assert set(callers) == {
-        "_cleanup_push_session",
-        "get_object",
-        "preregister_object_tree",
-        "store_object",
-    }
+def test_flower_takes_an_answer_to_a_message_that_it_has_not_handed_out():
+    """The gate tells sites of messages, and what they carry goes by the post."""
+    state = found("flwr.server.superlink.linkstate.sql_linkstate:SqlLinkState")
+    for check in (state.store_message_res, state.get_valid_message_ins):
+        assert "delivered_at" not in inspect.getsource(check)
+    handed = found("flwr.superlink.servicer.runtime.runtime_handlers:pull_messages")
+    assert "get_object(" not in inspect.getsource(handed)
 
 
 def imports(file):

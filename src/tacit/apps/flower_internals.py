@@ -73,6 +73,7 @@ __all__ = [
     "ProtobufRequestContext",
     "PullAppMessagesRequest",
     "PullMessagesRequest",
+    "PullMessagesResponse",
     "PullTaskInputRequest",
     "PushAppMessagesRequest",
     "PushMessagesRequest",
@@ -134,13 +135,6 @@ def named_node(body: bytes) -> int:
     answer.ParseFromString(body)
     node: int = answer.node_id
     return node
-
-
-def named_message(body: bytes) -> str:
-    """Return the id of the message in an answer to a request for one; empty, if there is none."""
-    answer = PullMessagesResponse()
-    answer.ParseFromString(body)
-    return str(answer.messages_list[0].metadata.message_id) if answer.messages_list else ""
 
 
 def node_headers(public: bytes) -> dict[str, str]:

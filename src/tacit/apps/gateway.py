@@ -5,7 +5,7 @@ It lets registered sites reach Flower's Fleet API, and nobody reach anything els
 Flower serves its fleet, control and runtime APIs at one address, and whoever reaches the control
 API can submit code. So Flower listens on loopback alone, and this gate, on the public address,
 passes on the calls that a site makes. It knows a site by its signature, and is that site to Flower.
-What messages carry it hands out and takes in itself: that goes by the post.
+Messages that wait for a site, and what they carry, it hands out itself: they go by the post.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import httpx
 
 from tacit.apps.flower_internals import (
     as_node,
-    named_message,
     named_node,
     node_key,
     signed_time,
@@ -97,7 +96,7 @@ class Gate:
         allowed = limits or (Limits() if keys else ANYBODY)
         self._listener = Listener(self._reply, allowed, self._client.aclose)
         if post is not None:
-            post.on_mail = lambda node: self._listener.call_soon(lambda: self._put(node))
+            post.on_mail = lambda *mail: self._listener.call_soon(lambda: self._put(*mail))
 
     async def _reply(self, request: Request) -> Answer:
         call = self._call(request)
@@ -108,8 +107,8 @@ class Gate:
             raise Denied(403, "not the body that was signed")
         if call in ("fetch", "bring"):
             answer = self._carry(request.path, name, body)
-        elif call == "pull-messages" and name in self.boxes:
-            answer = await self._pull(self.boxes[name], request, name, body)
+        elif call == "pull-messages" and self.post and name in self.boxes:
+            answer = await self._pull(self.post, self.boxes[name], request, name)
         else:
             answer = await self._forward(request, name, call, body)
             self._follow(call, name, answer)
@@ -155,18 +154,14 @@ class Gate:
             raise
         return Answer(200)
 
-    async def _pull(self, box: Mailbox, request: Request, name: str, body: bytes) -> Answer:
+    async def _pull(self, post: Post, box: Mailbox, request: Request, name: str) -> Answer:
         """Answer a call for a message when there is one, or after a while."""
-        if box.given and self.post and self.post.unfetched(box.given[0]):
-            return box.given[1]  # it got lost, with its connection
-        if not await box.wait(HOLD) or request.gone:
+        told = await box.next(post.unfetched, HOLD)
+        if told is None or request.gone:
             raise Denied(409, "nobody waits here any more")
         if self.guard and name not in self.guard.names():  # its key was revoked meanwhile
             raise Denied(403, "unknown key")
-        answer = await self._forward(request, name, "pull-messages", body)
-        if answer.status == 200:
-            box.gave(named_message(answer.content), answer)
-        return answer
+        return Answer(200, told, "application/octet-stream")
 
     def _follow(self, call: str, name: str, answer: Answer) -> None:
         """Note who is active, and that an answer is there."""
@@ -181,10 +176,10 @@ class Gate:
         elif call == "push-messages":
             self.post.announce()
 
-    def _put(self, node: int) -> None:
+    def _put(self, node: int, message: str, told: bytes) -> None:
         for box in self.boxes.values():
             if box.node == node:
-                box.put()
+                box.put(message, told)
 
     async def _forward(self, request: Request, name: str, call: str, body: bytes) -> Answer:
         kept = {k: v for k, v in request.headers.items() if k in HEADERS or k.startswith("flwr-")}

@@ -1,15 +1,13 @@
 """A site's mailbox at the gate: it waits there for messages instead of asking again and again.
 
-A full box is a hint; whether there is a message, Flower knows, and it is asked after a while in any
-case. What was handed out is handed out again until the site fetches what the message carries,
-because a connection can be lost with the answer.
+A message stays in the box until the site fetches what it carries, so that none is lost with a
+connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-
-from tacit.apps.listener import Answer
+from collections.abc import Callable
 
 
 class Mailbox:
@@ -17,38 +15,36 @@ class Mailbox:
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.given: tuple[str, Answer] | None = None  # the last message, and how it was told
-        self._count = 0
+        self._mail: dict[str, bytes] = {}  # how messages are told, by their ids
         self._waiter: asyncio.Future[bool] | None = None
 
-    def put(self) -> None:
+    def put(self, message: str, told: bytes) -> None:
         """Note that there is a message more."""
-        self._count += 1
+        self._mail[message] = told
         self._wake(True)
 
-    def gave(self, message: str, answer: Answer) -> None:
-        """Note what Flower said: a message, or that there is none."""
-        self._count = max(0, self._count - 1) if message else 0
-        self.given = (message, answer) if message else None
+    async def next(self, waits: Callable[[str], bool], seconds: float) -> bytes | None:
+        """Return how the next message is told that still waits for the node, empty if none comes.
 
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a message; tell whether it is still this call that is to ask for it.
-
-        A later call displaces an earlier one, whose connection may be gone.
+        A later call displaces an earlier one, whose connection may be gone: that one gets None.
         """
         self.leave()
-        if self._count:
-            return True
+        if told := self._first(waits):
+            return told
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiter = waiter
         try:
             async with asyncio.timeout(seconds):
-                return await waiter
+                return self._first(waits) if await waiter else None
         except TimeoutError:
-            return True
+            return b""
         finally:
             if self._waiter is waiter:
                 self._waiter = None
+
+    def _first(self, waits: Callable[[str], bool]) -> bytes:
+        self._mail = {message: told for message, told in self._mail.items() if waits(message)}
+        return next(iter(self._mail.values()), b"")
 
     def leave(self) -> None:
         """Send away whoever waits."""

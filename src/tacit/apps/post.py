@@ -1,9 +1,9 @@
 """What messages carry, on its way between the coordinator and its sites.
 
-Flower passes on the heads of messages and keeps books. A call into Flower's server costs some ten
-milliseconds, and each part of a message would be one, so what messages carry does not go there: it
-lies here, in the coordinator's process, until the site has fetched it, piece by piece, and until
-the coordinator has taken what the site sent in return. Large answers lie in a file.
+Flower knows of every message and every answer, and keeps books. But a call into its server costs
+some ten milliseconds, and each part of a message would be one, so what messages carry does not go
+there: it lies here, in the coordinator's process, until the site has fetched it, piece by piece,
+and until the coordinator has taken what the site sent in return. Large answers lie in a file.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Post:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
-        self.on_mail: Callable[[int], None] = lambda node: None  # told where something was sent to
+        # given the node, the message's id and how a node is told of it
+        self.on_mail: Callable[[int, str, bytes], None] = lambda *mail: None
         self._parcels: dict[str, Parcel] = {}
         self._lock = threading.Lock()
         self._news = threading.Event()
@@ -99,9 +100,14 @@ class Post:
                 self._drop(old)
             self._parcels[message] = Parcel(node, now + seconds, head, body)
 
-    def notify(self, node: int) -> None:
-        """Tell that Flower has a message for a node."""
-        self.on_mail(node)
+    def notify(self, message: str, told: bytes) -> None:
+        """Let the node know of a message that Flower has taken."""
+        self.on_mail(self._parcels[message].node, message, told)
+
+    def forget(self, message: str) -> None:
+        """Expect no answer to a message."""
+        with self._lock:
+            self._drop(message)
 
     def piece(self, message: str, node: int, offset: int) -> tuple[bytes, int]:
         """Return a piece of what a message carries, and the size of the whole."""

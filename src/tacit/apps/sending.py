@@ -13,6 +13,7 @@ from tacit.apps.flower_internals import (
     HttpGrid,
     ObjectTree,
     PullAppMessagesRequest,
+    PullMessagesResponse,
     PushAppMessagesRequest,
     make_message,
     message_from_proto,
@@ -38,16 +39,20 @@ class PostGrid(HttpGrid):
         for letter, one in zip(letters, heads, strict=True):
             about = one.metadata
             self.post.prepare(about.message_id, about.dst_node_id, letter.content, about.ttl)
+        told = [telling(one) for one in heads]
         answer = self._runtime_client.PushMessages(
             PushAppMessagesRequest(
-                messages_list=[message_to_proto(one) for one in heads],
-                message_object_trees=[ObjectTree(object_id=m.metadata.message_id) for m in heads],
+                messages_list=[t.messages_list[0] for t in told],
+                message_object_trees=[t.message_object_trees[0] for t in told],
             )
         )
-        for one in heads:
-            self.post.notify(one.metadata.dst_node_id)
-        taken: list[str] = list(answer.message_ids)
-        return taken
+        for one, tell, taken in zip(heads, told, answer.message_ids, strict=True):
+            if taken:
+                self.post.notify(taken, tell.SerializeToString())
+            else:
+                self.post.forget(one.metadata.message_id)
+        ids: list[str] = list(answer.message_ids)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Wait a moment for an announcement; return the answers that are there."""
@@ -74,3 +79,11 @@ def head(message: Message) -> Message:
     made: Message = make_message(metadata=about, content=RecordDict())
     about.__dict__["_message_id"] = made.object_id
     return made
+
+
+def telling(message: Message) -> Any:
+    """Return how a node is told of a message, as Flower does: one that has a single part."""
+    return PullMessagesResponse(
+        messages_list=[message_to_proto(message)],
+        message_object_trees=[ObjectTree(object_id=message.metadata.message_id)],
+    )
