@@ -327,7 +327,7 @@ def test_the_gate_closes_quietly_while_a_site_waits(caplog):
     A gate that closes must not wait for that.
     """
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
-        gate = Gate(f"http://127.0.0.1:{silent.getsockname()[1]}", keys=None, limit=1 << 20)
+        gate = Gate(f"http://127.0.0.1:{silent.getsockname()[1]}", keys=None)
         port = free_port()
         gate.serve("127.0.0.1", port)
         url = f"http://127.0.0.1:{port}/v1/fleet/pull-messages"

@@ -59,17 +59,19 @@ class PostGrid(HttpGrid):
         self.post.wait(LOOK)
         wanted = PullAppMessagesRequest(message_ids=list(message_ids))
         got = self._runtime_client.PullMessages(wanted)
-        return [self._whole(message_from_proto(one)) for one in got.messages_list]
+        return [self._whole(one) for one in got.messages_list]
 
-    def _whole(self, answer: Message) -> Message:
+    def _whole(self, one: Any) -> Message:
+        """Return an answer with what it carries; whatever is wrong with it, it alone is lost."""
+        answer: Message = message_from_proto(one)
         if answer.has_error():
             return answer
         about = answer.metadata
         try:
             content = self.post.take(about.reply_to_message_id)
-        except BadInput as e:
-            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, str(e))
-            return make_message(metadata=about, error=error)
+        except Exception as e:
+            why = str(e) if isinstance(e, BadInput) else f"cannot be read ({type(e).__name__})"
+            return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
         return make_message(metadata=about, content=content)
 
 
