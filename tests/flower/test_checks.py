@@ -40,7 +40,8 @@ from tacit.core.own_code import load
 from tacit.data.splits import Split
 from tacit.engines.flower import Charter, Sites, letter, opened, packed
 from tacit.engines.messages import Answer, Head, Refusal
-from tacit.engines.replies import check_answer, misfits
+from tacit.engines.replies import Form, check_answer
+from tacit.engines.replies import misfits as misfits_of
 from tacit.engines.server import sample_rng
 from tacit.engines.store import BACK, read_ledger
 from tacit.experiment import cluster
@@ -436,6 +437,10 @@ def test_the_coordinator_refuses(answer, why):
     check_answer(GOOD, head(call), call)
     with pytest.raises(BadInput, match=why):
         check_answer(unpack(pack(answer)), head(call), call)
+
+
+def misfits(sent, call):
+    return misfits_of({i: Form.of(o, call) for i, o in sent.items()})
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ from tacit.engines.facts import Facts
 from tacit.engines.messages import LONGEST_HEAD, Answer, Head, Refusal, plain_words
 from tacit.engines.replies import (
     MOST_LINES,
+    Form,
     Known,
     check_ledger,
     check_sent,
@@ -147,7 +148,7 @@ class Used:
 
     why: str = ""  # what is wrong with it; nothing: it can be used
     blob: bytes = b""
-    sent: Any = None  # as it came, perhaps compressed
+    form: Form | None = None  # of what came, perhaps compressed
     norms: Mapping[str, float] = field(default_factory=dict)  # of its updates
     ledger: Sequence[Release] = ()  # what the site says that it has released, if that is in order
     polite: bool = False  # the site refuses, in words
@@ -273,7 +274,7 @@ class Sites(Engine):
         known = self._known(head.client, node)
         whole = self._expanded(answer, call)
         check_sent(whole, head, call, known)
-        used.sent = answer.sent
+        used.form = Form.of(answer.sent, call)
         if not self.ours:
             used.norms = norms_of(whole.sent, call)
             self._check_budget(head.client, used.ledger)
@@ -350,10 +351,10 @@ class Sites(Engine):
 
     def _compare(self, used: Mapping[ClientId, Used], call: Call[Any]) -> None:
         """Leave out whose tensors have not the shapes of the others', or are far too large."""
-        fits = {i: u for i, u in used.items() if not u.why and u.sent is not None}
-        for client, why in misfits({i: u.sent for i, u in fits.items()}, call).items():
+        forms = {i: u.form for i, u in used.items() if not u.why and u.form is not None}
+        for client, why in misfits(forms).items():
             used[client].why = why
-        fitting = {i: u.norms for i, u in fits.items() if not u.why}
+        fitting = {i: used[i].norms for i in forms if not used[i].why}
         for client, why in too_long(fitting, call, self.max_norm).items():
             used[client].why = why
 

@@ -273,7 +273,21 @@ def too_long(
     return why
 
 
-def misfits(sent: Mapping[ClientId, Any], call: Call[Any]) -> dict[ClientId, str]:
+@dataclass(frozen=True)
+class Form:
+    """What an answer looks like, without its numbers: those of all sites may not fit in memory."""
+
+    shapes: tuple[Any, ...]
+    misfit: str  # why it is not of the call's shapes, if it is not
+
+    @classmethod
+    def of(cls, sent: Any, call: Call[Any]) -> Form:
+        """Return the form of what a site sends."""
+        kinds = (kind for place, part in parts_of(sent) for kind in _kinds(place, part))
+        return cls(tuple(kinds), _misfit(sent, call))
+
+
+def misfits(forms: Mapping[ClientId, Form]) -> dict[ClientId, str]:
     """Return whose tensors have not the shapes of most, and why.
 
     Of as many, those of the call are right.
@@ -281,15 +295,10 @@ def misfits(sent: Mapping[ClientId, Any], call: Call[Any]) -> dict[ClientId, str
     Updates are added up, so honest sites send tensors of the same shapes: the model's, or those of
     a compression.
     """
-    shapes = {
-        i: tuple(kind for place, part in parts_of(o) for kind in _kinds(place, part))
-        for i, o in sent.items()
-    }
-    why = {i: _misfit(o, call) for i, o in sent.items()}
-    votes = Counter(shapes.values())
-    right = max(sent, key=lambda i: (votes[shapes[i]], not why[i], i), default=None)
-    wrong = [i for i in sent if right is not None and shapes[i] != shapes[right]]
-    return {i: why[i] or "message: not the shapes that most sites send" for i in wrong}
+    votes = Counter(form.shapes for form in forms.values())
+    right = max(forms, key=lambda i: (votes[forms[i].shapes], not forms[i].misfit, i), default=None)
+    wrong = [i for i, f in forms.items() if right is not None and f.shapes != forms[right].shapes]
+    return {i: forms[i].misfit or "message: not the shapes that most sites send" for i in wrong}
 
 
 def _kinds(place: str, part: Params | Tensor) -> Iterator[tuple[Any, ...]]:

@@ -119,7 +119,11 @@ class Engine(ABC):
         blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
         self.bytes_down += len(blob) * len(of.ids)
         self.bytes_up += sum(map(len, blobs.values()))
-        back: dict[ClientId, Answer | Refusal] = {i: unpack(blobs[i]) for i in of.ids if i in blobs}
+        del blob  # as large as the model
+        # one by one, so that nobody's answer is in memory twice for longer than need be
+        back: dict[ClientId, Answer | Refusal] = {
+            i: unpack(blobs.pop(i)) for i in of.ids if i in blobs
+        }
         self.learn(r for answer in back.values() for r in answer.ledger)
         got = {i: answer for i, answer in back.items() if isinstance(answer, Answer)}
         refused = {i: answer for i, answer in back.items() if isinstance(answer, Refusal)}
