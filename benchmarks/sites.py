@@ -14,7 +14,7 @@ gets one and sends two numbers back. Nodes stay in memory, and both ends look fo
 0.2 s. Flower's own programs look every 3 s and start a process for every message.
 
 Shown are the median seconds of a round after the first, processor seconds of the coordinator (its
-own process and Flower's server) in a round, and the most memory that the two held together.
+own process and Flower's server) in a round, and the most memory that each of the two held.
 """
 
 import argparse
@@ -35,6 +35,8 @@ HERE = Path(__file__).parent
 TOGETHER = 10  # sites in one process
 EXAMPLES = 32  # of each site, to train on and to test with
 WIDE = 140_000  # hidden units of the large model
+LARGE = 64 * WIDE + WIDE + 10 * WIDE + 10  # its parameters
+SMALL = 4_810  # those of the small one
 TACIT = (sys.executable, "-c", "from tacit.cli.main import main; main()")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -187,6 +189,26 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def flower(sites: int, floats: int, rounds: int) -> dict[str, Any]:
+    """Measure rounds of Flower alone."""
+    command = [sys.executable, str(HERE / "peers" / "flower_sites.py"), "--sites", str(sites)]
+    command += ["--floats", str(floats), "--rounds", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return line
+
+
+def row(who: str, sites: int, megabytes: float, line: dict[str, Any]) -> str:
+    """Return one line of the table."""
+    program, server = line["peak_mb"]
+    return (
+        f"{who:8}{sites:6}{megabytes:10.2f}{line['round_s']:10.2f}{line['cpu_s']:10.2f}"
+        f"{program:10.0f}{server:10.0f}"
+    )
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -195,10 +217,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=("tacit", "flower"), help="leave the other out")
     given = parser.parse_args()
-    small = [(n, "mlp") for n in given.sites]
-    for sites, model in small + [(n, "sites:Wide") for n in given.large]:
-        if given.only != "flower":
-            print(sites, model, "tacit", tacit(sites, model, given.rounds), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    titles = ("sites", "model MB", "round s", "cpu s", "own MB", "server MB")
+    print(" " * 8 + f"{titles[0]:>6}" + "".join(f"{title:>10}" for title in titles[1:]))
+    cases = [(n, "mlp", SMALL) for n in given.sites] + [
+        (n, "sites:Wide", LARGE) for n in given.large
+    ]
+    for sites, model, floats in cases:
+        took = {}
+        for who in ("tacit", "flower"):
+            if given.only in (None, who):
+                rounds = given.rounds
+                line = (
+                    tacit(sites, model, rounds) if who == "tacit" else flower(sites, floats, rounds)
+                )
+                took[who] = line["round_s"]
+                print(row(who, sites, floats * 4e-6, line), flush=True)
+        if len(took) == 2:
+            print(
+                f"        tacit takes {took['tacit'] / took['flower']:.2f} of Flower's time",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ kind, honest = "", Site.reply
 def spoilt(sent):
     """The same reply with its first point made useless."""
     name = next(f.name for f in fields(sent) if isinstance(getattr(sent, f.name), Params))
-    point = Params(getattr(sent, name))
+    point = dict(getattr(sent, name))
     first = next(iter(point))
     point[first] = (
         torch.full_like(point[first], float("nan"))
         if kind == "nan"
         else point[first].reshape(-1)[:1]
     )
-    return replace(sent, **{name: point})
+    return replace(sent, **{name: Params(point)})
 
 
 def reply(self, content):

@@ -58,6 +58,7 @@ from tacit.engines.replies import check_shapes, points
 from tacit.engines.store import BACK, ClientStore
 from tacit.experiment.scoring import Tally
 from tacit.experiment.sites import holding, tally_own, tally_shared
+from tacit.methods import METHODS
 from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget
@@ -90,6 +91,7 @@ class Site:
     _prices: dict[Charter, Beforehand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        len(METHODS)  # their tasks must be known here before anybody asks for one
         if self.dataset.inferred:
             raise BadInput(
                 "classes: must be stated; those found in the data tell of single records"
