@@ -10,6 +10,7 @@ from torch import nn
 
 from tacit.codec import same
 from tacit.core import Params, load_params, mean, params_of, public, weighted_sum
+from tacit.core.params import PART
 
 X = Params(w=torch.tensor([[1.0, -2.0], [3.0, 0.5]]), b=torch.tensor([4.0]))
 Y = Params(w=torch.tensor([[0.5, 1.0], [-1.0, 2.0]]), b=torch.tensor([-8.0]))
@@ -169,3 +170,11 @@ def test_a_point_that_is_not_finite_counts_for_nothing_when_clipped(bad):
 def test_the_mean_of_nothing_is_refused():
     with pytest.raises(ValueError, match="no points"):
         mean([])
+
+
+@pytest.mark.parametrize("place", [0, PART - 1, PART, 2 * PART])
+def test_a_number_that_is_written_anywhere_in_a_large_tensor_shows(place):
+    x = Params(w=torch.zeros(2 * PART + 1)).as_released()
+    assert x.released
+    x["w"][place] = 1.0
+    assert not x.released

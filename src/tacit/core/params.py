@@ -140,6 +140,7 @@ class Params(dict[str, Tensor]):
         return sum(v.numel() for v in self.values())
 
 
+PART = 1 << 18  # numbers that are added up at a time
 WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -148,8 +149,9 @@ def checksum(v: Tensor) -> int:
 
     It is there to see that something was written by mistake.
     """
-    bits = v.detach().view(WIDTHS[v.element_size()]) if v.dim() else v.detach().reshape(1)
-    return int(bits.view(WIDTHS[v.element_size()]).sum(dtype=torch.int64))
+    bits = v.detach().reshape(-1).view(WIDTHS[v.element_size()])
+    # by parts: torch makes a copy in double width of whatever it adds up
+    return sum(int(part.sum(dtype=torch.int64)) for part in torch.split(bits, PART))
 
 
 def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
