@@ -19,10 +19,10 @@ from tacit.local import prototypes as prototype_room
 from tacit.local.prototypes import Private, on_sphere, private_prototypes
 from tacit.methods.spec import method_from_spec
 from tacit.models import build
+from tacit.privacy import mechanisms
 from tacit.privacy.layers import LayerBounds
 from tacit.privacy.mechanisms import AdaptiveClip, PrivateSteps, clip_rows, gaussian_mean
 from tacit.privacy.perexample import clipped_sum
-from tacit.synthesis import moments as moment_room
 from tacit.synthesis.moments import Terms, release
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -283,7 +283,7 @@ def captured(room, monkeypatch):
     """Let a room's Gaussian releases through without noise, and note what they are of."""
     seen = []
 
-    def exact(me, what, value, *, sensitivity, z):
+    def exact(me, what, value, *, sensitivity, z, **rest):
         seen.append((value, sensitivity))
         return value
 
@@ -299,7 +299,7 @@ def captured(room, monkeypatch):
 @MANY
 def test_one_record_moves_moments_by_at_most_their_sensitivity(record, R, shared):
     with pytest.MonkeyPatch.context() as patch:
-        seen = captured(moment_room, patch)
+        seen = captured(mechanisms, patch)
         F, y = torch.tensor([record]), torch.tensor([1])
         release(a_client(), F, y, 2, Terms(mu=1.0, R=R), shared=shared)
         for value, sensitivity in seen:

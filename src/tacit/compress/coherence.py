@@ -40,6 +40,6 @@ def basis(kind: str, numbers: int) -> Array:
 
 
 def coherence(phi: Array, psi: Array) -> float:
-    """Return sqrt(a) max |<phi_i, psi_j>| / (||phi_i|| ||psi_j||) over the rows of phi and the columns of psi."""
+    """Return sqrt(a) max |<phi_i, psi_j>| / (||phi_i|| ||psi_j||), of rows phi_i, columns psi_j."""
     lengths = np.linalg.norm(phi, axis=1)[:, None] * np.linalg.norm(psi, axis=0)[None, :]
     return math.sqrt(phi.shape[1]) * float((np.abs(phi @ psi) / lengths).max())

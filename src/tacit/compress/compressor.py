@@ -36,7 +36,14 @@ class Compressor:
     def of(
         cls, word: str, r_max: float = 0.5, r_min: float = 0.2, *, field: str = "compress"
     ) -> Compressor:
-        """Read ``none``, ``binary:dynamic``, ``binary:0.3``, ``gaussian:0.3``, ``bernoulli:dynamic`` and the like."""
+        """Read ``none``, ``binary:dynamic``, ``gaussian:0.3``, ``bernoulli:dynamic`` and the like.
+
+        Args:
+            word: the matrix and its rate
+            r_max: the highest dynamic rate
+            r_min: the share of the norms below which a layer has little weight
+            field: the setting that an error names
+        """
         check_bounds(r_max, r_min)
         if word == "none":
             return cls()

@@ -28,7 +28,7 @@ def weights(w: Params) -> dict[str, float]:
 
 
 def dynamic(w: Params, r_max: float, r_min: float) -> dict[str, float]:
-    """Return CUAG-PFL's rate for each layer (Algorithm 2) from the layers' shares in the norms of ``w``.
+    """Return CUAG-PFL's rate for each layer (Algorithm 2), by its share in the norms of ``w``.
 
     A layer with a small share is compressed by r_max less its share, one with a large share by its
     share, at most by r_max. Rounding is Python's. Bounds other than the paper's can lead to a rate

@@ -35,7 +35,8 @@ def shrink(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
     like = _reference(args)
     if compressor.matrix == "none" or like is None:
         return sent
-    rates, values = compressor.rates(like), _values(sent)
+    rates = compressor.rates(like)
+    values = _values(sent)
     return _with(
         sent,
         {k: Small(compressor.compress(v, rates)) for k, v in values.items() if _alike(v, like)},
@@ -44,7 +45,8 @@ def shrink(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
 
 def restore(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
     """Return a reply as its task made it, but for what compression lost."""
-    like, small = _reference(args), {k: v for k, v in _values(sent).items() if isinstance(v, Small)}
+    like = _reference(args)
+    small = {k: v for k, v in _values(sent).items() if isinstance(v, Small)}
     if like is None or not small:
         return sent
     rates = compressor.rates(like)

@@ -1,4 +1,4 @@
-"""Random measurement matrices, for comparison with the binary one, and the sparse recovery that belongs to them.
+"""Random measurement matrices, to compare with the binary one, and sparse recovery.
 
 A matrix for a whole layer would not fit into memory, so a layer is cut into blocks of 512 numbers
 (the size of the paper's figure 3), all measured by the same matrix; a shorter last block has a
@@ -27,7 +27,7 @@ BLOCK = 512  # numbers measured together
 
 @lru_cache(maxsize=64)
 def matrix(kind: str, rows: int, columns: int) -> Array:
-    """Return a Gaussian matrix, or a Bernoulli one of equally likely signs, with columns of norm 1 on average."""
+    """Return a Gaussian or a Bernoulli matrix (random signs), with columns of norm about 1."""
     rng = rng_for("measurement", kind, rows, columns)
     size = (rows, columns)
     entries: Array = (
@@ -47,7 +47,9 @@ def _blocks(numbers: int, rate: float) -> list[tuple[int, int, int]]:
 
 def measure(kind: str, x: Tensor, rate: float) -> Tensor:
     """Return the products of the matrix with every block of a layer."""
-    flat, parts, start = x.detach().reshape(-1), [x.new_zeros(0)], 0
+    flat = x.detach().reshape(-1)
+    parts = [x.new_zeros(0)]
+    start = 0
     for n, rows, columns in _blocks(flat.numel(), rate):
         block = flat[start : start + n * columns].view(n, columns)
         phi = torch.from_numpy(matrix(kind, rows, columns)).to(flat)
@@ -58,7 +60,8 @@ def measure(kind: str, x: Tensor, rate: float) -> Tensor:
 
 def recover(kind: str, y: Tensor, numbers: int, rate: float) -> Tensor:
     """Return a layer of which every block is sparse and has about these products."""
-    parts, start = [y.new_zeros(0)], 0
+    parts = [y.new_zeros(0)]
+    start = 0
     for n, rows, columns in _blocks(numbers, rate):
         seen = y[start : start + n * rows].view(n, rows).double().cpu().numpy()
         parts.append(torch.from_numpy(_pursue(matrix(kind, rows, columns), seen)).to(y).reshape(-1))
@@ -79,7 +82,8 @@ def _pursue(phi: Array, seen: Array) -> Array:
     some = np.flatnonzero(np.abs(seen).max(axis=1))
     if len(some):
         # in the coordinates of the basis
-        phi, few = dct(phi, norm="ortho", axis=1), max(1, len(phi) // 8)
+        few = max(1, len(phi) // 8)
+        phi = dct(phi, norm="ortho", axis=1)
         with warnings.catch_warnings():
             # it says so when fewer numbers explain all there is
             warnings.simplefilter("ignore", RuntimeWarning)

@@ -82,7 +82,7 @@ def prototypes(features: Tensor, labels: Tensor, classes: int) -> Prototypes:
 
 
 def episode_loss(features: Tensor, labels: Tensor, support: int, classes: int) -> Tensor:
-    """Return the mean loss of all but the first ``support`` examples under the prototypes of these."""
+    """Return the mean loss of all but the first ``support`` examples, whose prototypes count."""
     made = prototypes(features[:support], labels[:support], classes)
     rest = labels[support:]
     return made.losses(features[support:], rest).sum() / made.known[rest].sum().clamp(min=1)
@@ -107,7 +107,7 @@ def features_of(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def on_sphere(radius: float) -> Embed:
-    """Return the features scaled to norm ``radius``, so that no example counts for more than another."""
+    """Return features scaled to norm ``radius``: no example counts for more than another."""
     return lambda model, inputs: radius * F.normalize(features_of(model, inputs))
 
 
@@ -117,7 +117,7 @@ def classes_of(me: Client) -> int:
 
 
 def embedded(me: Client, embed: Embed) -> tuple[Tensor, Tensor]:
-    """Return the embedding of all of a client's training data under its network as it is, and the labels."""
+    """Return the embeddings of a client's training data under its network, and the labels."""
     me.model.eval()
     with torch.no_grad():
         parts = [me.data.batch(slice(i, i + CHUNK)) for i in range(0, len(me.data), CHUNK)]
@@ -212,7 +212,10 @@ class Episodes:
     def _private(
         self, me: Client, weights: list[nn.Parameter], private: Private
     ) -> Iterator[list[Tensor]]:
-        """Yield noisy gradients of the loss under prototypes that are released first, so no example meets another's."""
+        """Yield noisy gradients of the loss under prototypes that are released first.
+
+        So no example meets another's.
+        """
         check_once(me)
         memory = Memory.of(me.model)
         embed = on_sphere(private.radius)
@@ -251,7 +254,8 @@ def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes
     R = private.radius
     features, labels = embedded(me, embed)
     sums, counts = class_sums(clip_rows(features.double(), R), labels, classes_of(me))
-    what, exact = f"{me.task} prototypes".strip(), Params(sums=sums, counts=R * counts)
+    what = f"{me.task} prototypes".strip()
+    exact = Params(sums=sums, counts=R * counts)
     noisy = gaussian(me, what, exact, sensitivity=2**0.5 * R, z=private.z_prototypes)
     noisy = Params({k: v.to(features.dtype) for k, v in noisy.items()})
     seen = noisy["counts"] / R

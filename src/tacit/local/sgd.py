@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.core import (
+    Accounted,
     BadInput,
     Client,
     ClientId,
@@ -53,7 +54,10 @@ def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
-FOR_CLIENTS = "must be 0; the method's noise is for whole clients, and DP-SGD would release more (fedavg takes a clip)"
+FOR_CLIENTS = (
+    "must be 0; the method's noise is for whole clients, and DP-SGD would release more "
+    "(fedavg takes a clip)"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class SGD:
             raise BadInput(f"sgd.clip = {self.clip}: noise needs a clip above 0")
 
     def refuse_clip(self, why: str, field: str = "sgd") -> None:
-        """Refuse DP-SGD in a method that cannot take it, or whose own guarantee it would not be part of."""
+        """Refuse DP-SGD in a method that cannot take it, or whose guarantee it is no part of."""
         if self.clip:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
 
@@ -211,11 +215,12 @@ class SGD:
         return min(1.0, self.batch / n)
 
     def lines(self, client: ClientId, n: int, times: int) -> list[Release]:
-        """Return what the ledger of a client with ``n`` examples will say after ``times`` rounds."""
+        """Return the ledger lines of a client with ``n`` examples after ``times`` rounds."""
         if not self.clip or not times:
             return []
         sampling = Sampling.at(self.rate(n))
-        steps, when = self.private_steps(n), ((0, times - 1),)
+        steps = self.private_steps(n)
+        when = ((0, times - 1),)
         return [
             Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)
         ]
@@ -225,7 +230,7 @@ class SGD:
         return [line for c, n in sizes.items() for line in self.lines(c, n, times[c])]
 
     def costing(self, epsilon: float, *, clip: float, n: int, times: int, delta: float) -> SGD:
-        """Return this as DP-SGD with the noise for which ``times`` rounds on ``n`` examples cost ``epsilon``."""
+        """Return this as DP-SGD whose ``times`` rounds on ``n`` examples cost ``epsilon``."""
         steps = times * self.private_steps(n)
         return replace(self, clip=clip, z=noise_for(epsilon, steps, self.rate(n), delta=delta))
 
@@ -276,7 +281,7 @@ class SGD:
                 yield order[start : start + self.batch]
 
     def reach(self, steps: int) -> PublicFloat:
-        """Return the sum of the weights that ``steps`` gradients get in the final point, in units of ``lr``.
+        """Return the sum of the weights of ``steps`` gradients in the final point, over ``lr``.
 
         FedNova's ``||a||_1``: the number of steps without momentum, more with it (a gradient acts
         again later).
@@ -315,9 +320,9 @@ class Trains(Method):
         """Return it with the noise multiplier that its ``sgd.epsilon`` asks for."""
         return replace(self, sgd=self.sgd.solved(sizes, times, delta, type(self)().sgd.z))
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        """Return the steps of DP-SGD, or that updates are sent as they are."""
-        return self.sgd.releases(sizes, times) or super().releases(sizes, times, delta)
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
+        """Return DP-SGD, whose steps are released, or that updates are sent as they are."""
+        return self.sgd if self.sgd.clip else super().rule(client, n, K, delta)
 
 
 def check_once(me: Client) -> None:
@@ -329,7 +334,7 @@ def check_once(me: Client) -> None:
 
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
-    """Return the sum of the gradients of all of a client's examples at ``x``, each clipped by itself."""
+    """Return the sum of the gradients of a client's examples at ``x``, each clipped by itself."""
     check_clip("clip", clip)
     check_once(me)
     weights = load_params(me.model.train(), x)
@@ -349,6 +354,6 @@ def scores(predict: Predictor, data: Any) -> Tensor:
 
 
 def network(me: Client, x: Params) -> Predictor:
-    """Return the experiment's network with the parameters ``x``, as a function from inputs to scores."""
+    """Return the network with the parameters ``x``, as a function from inputs to scores."""
     load_params(me.model.eval(), x)
     return me.model

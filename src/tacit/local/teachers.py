@@ -7,67 +7,124 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, Client, ClientId, Cohort, Method, Params, Release, check_number
+from tacit.core import (
+    BadInput,
+    Call,
+    Client,
+    ClientId,
+    Cohort,
+    Everyone,
+    Params,
+    Released,
+    check_number,
+)
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
 from tacit.privacy.calibrate import vote_noise_for
-from tacit.privacy.mechanisms import vote_line
+from tacit.privacy.rules import NoisyCounts, NoisyWinners
 
 Array = np.ndarray[Any, Any]
+SOLVED = "must be 0; the noise is solved from the epsilons"
 
 
 @dataclass(frozen=True)
-class Teaching(Method):
-    """How a public set gets pseudo-labels."""
+class Voting:
+    """How large clients vote on public images, and who adds which noise."""
 
-    needs_public: ClassVar[bool] = True
-    # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
-    m: int = 0
-    queries: int = 0  # public images that are voted on; 0: all
-    vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # noise on the counts of votes
-    sub: int = 50  # sub-teachers of each large client
-    # training of a teacher
-    teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))
+    how: str  # sub-teachers: each large client adds the noise; vote: the server
+    epsilon: float  # what all queries together cost a large client
+    queries: int  # public images that are voted on; 0: all
+    kind: str  # of the noise: gaussian or laplace
+    sub: int  # sub-teachers of each large client
+    teacher: SGD  # training of a teacher
 
     def __post_init__(self) -> None:
-        check_number("m", self.m, at_least=0, whole=True)
         check_number("queries", self.queries, at_least=0, whole=True)
         check_number("sub", self.sub, at_least=1, whole=True)
-        for name, sgd in (("teacher", self.teacher), ("sgd", getattr(self, "sgd", self.teacher))):
-            sgd.refuse_clip("must be 0; the noise is solved from the epsilons", name)
+        self.teacher.refuse_clip(SOLVED, "teacher")
 
-    def large(self, sizes: Mapping[ClientId, int]) -> list[ClientId]:
-        """Return the large clients: sizes are public, and nothing else decides."""
-        if self.m > len(sizes):
-            raise BadInput(f"m = {self.m}: must be at most {len(sizes)}, the number of clients")
-        middle = (min(sizes.values()) + max(sizes.values())) / 2
-        first = sorted(sizes, key=lambda i: -sizes[i])  # stable: of equal ones, the first
-        return sorted(first[: self.m] if self.m else [i for i in sizes if sizes[i] >= middle])
+    def rule(self, delta: float, queries: int = 0) -> NoisyCounts | NoisyWinners:
+        """Return the rule of the votes.
 
-    def asked(self, cohort: Cohort) -> Examples:
-        """Return the public images that get a label; their true labels are for the report only."""
-        if cohort.public is None:
-            raise BadInput("split: there is no public set; a split such as sizes:kd-mnist has one")
-        public = Examples(cohort.public.x, cohort.public.y)
-        return public.take(torch.arange(min(self.queries or len(public), len(public))))
+        Args:
+            delta: of the epsilon that they cost
+            queries: how many there are; 0: not known yet, and it does not matter, as so many that
+                they cost epsilon, or one with less noise, are the same to the accountant
+        """
+        queries = queries or self.queries or 1
+        scale = vote_noise_for(self.epsilon, queries, self.kind, delta=delta)
+        if self.how == "vote":
+            return NoisyWinners("pate.vote", queries, scale, self.kind)
+        return NoisyCounts("votes of sub-teachers", queries, scale, self.kind)
 
-    def vote_lines(
-        self, large: Sequence[ClientId], how: str, epsilon: float, delta: float
-    ) -> list[Release]:
-        """Return what the ledger will say of the large clients' votes."""
-        # however many there are, together they cost epsilon
-        queries, kind = max(self.queries, 1), self.vote_noise
-        scale = vote_noise_for(epsilon, queries, kind, delta=delta)
-        return [vote_line(i, how, queries, scale=scale, kind=kind) for i in large]
+
+@dataclass(frozen=True)
+class Votes:
+    """A teacher's votes, which only the server may see: a row for each image."""
+
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class NoisyVotes:
+    """How many sub-teachers are for each class, with noise: a row for each image."""
+
+    counts: Released[Tensor]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many examples a client has, which is public."""
+
+    n: int
+
+
+def known_sizes(cohort: Cohort, ask: Call[Size]) -> dict[ClientId, int]:
+    """Ask everybody for its size."""
+    replies = cohort.ask(ask, cohort.sample(Everyone(), 0))
+    return {i: r.n for i, r in zip(replies.clients, replies, strict=True)}
+
+
+def large_clients(sizes: Mapping[ClientId, int], m: int) -> list[ClientId]:
+    """Return the large clients: sizes are public, and nothing else decides.
+
+    Args:
+        sizes: of all clients
+        m: how many are large; 0: those nearer in size to the largest client than to the smallest
+    """
+    check_number("m", m, at_least=0, whole=True)
+    if m > len(sizes):
+        raise BadInput(f"m = {m}: must be at most {len(sizes)}, the number of clients")
+    middle = (min(sizes.values()) + max(sizes.values())) / 2
+    first = sorted(sizes, key=lambda i: -sizes[i])  # stable: of equal ones, the first
+    return sorted(first[:m] if m else [i for i in sizes if sizes[i] >= middle])
+
+
+def public_images(cohort: Cohort, queries: int) -> Examples:
+    """Return the public images that get a label; their true labels are for the report only.
+
+    Args:
+        cohort: whose public set it is
+        queries: how many of them; 0: all
+    """
+    if cohort.public is None:
+        raise BadInput("split: there is no public set; a split such as sizes:kd-mnist has one")
+    public = Examples(cohort.public.x, cohort.public.y)
+    return public.take(torch.arange(min(queries or len(public), len(public))))
+
+
+def share_right(labels: Tensor, public: Examples) -> float:
+    """Return the share of pseudo-labels that are right, for the report."""
+    return float((labels == public.y).double().mean())
 
 
 def ballots(me: Client, x: Params, sgd: SGD, images: Tensor) -> Array:
@@ -92,8 +149,12 @@ def parts(me: Client, many: int) -> list[Array]:
 
 
 def sub_ballots(me: Client, x: Params, sgd: SGD, images: Tensor, many: int) -> Array:
-    """Return how many of a client's sub-teachers, each trained on a part of its data, are for each class."""
-    own, rngs = me.data.examples, me.rng.spawn(many)
+    """Return how many of a client's sub-teachers are for each class.
+
+    Each is trained on a part of its data.
+    """
+    own = me.data.examples
+    rngs = me.rng.spawn(many)
     total = np.zeros((len(images), me.classes))
     for rows, rng in zip(parts(me, many), rngs, strict=True):
         part = me.data.holding(own, rows)

@@ -12,7 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from tacit.core import Cohort, Everyone, Method, Params, Release, Sizes, Times, check_number
+from tacit.core import (
+    Accounted,
+    ClientId,
+    Cohort,
+    Everyone,
+    Method,
+    Params,
+    Sizes,
+    Times,
+    check_number,
+)
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State, train
 
@@ -34,8 +44,8 @@ class Centralised(Method):
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         return replace(self, sgd=self.sgd.solved(sizes, times, delta))
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return self.sgd.releases(sizes, times) or super().releases(sizes, times, delta)
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
+        return self.sgd if self.sgd.clip else super().rule(client, n, K, delta)
 
     def init(self, x0: Params) -> State:
         return State(x0)

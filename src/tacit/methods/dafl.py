@@ -37,6 +37,7 @@ from tacit.core import (
 from tacit.data.examples import Examples, Pool
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.local import Done
 from tacit.synthesis.augment import Augment
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, dealt, next_shares
 
@@ -64,9 +65,8 @@ class DAFL(Augment, Method):
         if self.main == "dp-sgd" and not self.sgd.clip:
             raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.phase != "dp-sgd":
-            self.sgd.refuse_clip(
-                f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip"
-            )
+            why = f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip"
+            self.sgd.refuse_clip(why)
         check_follows(self.method)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
         object.__setattr__(self, "method", replace(self.method, **ours))
@@ -136,11 +136,6 @@ def check_follows(main: Method) -> None:
     if not main.can_follow:
         name = type(main).__name__.lower()
         raise BadInput(f"method = {name!r}: must be one that trains at the clients in every round")
-
-
-@dataclass(frozen=True)
-class Done:
-    """Nothing to say."""
 
 
 @task

@@ -105,7 +105,8 @@ def train(me: Client, x: Params, means: Means, lam: float, sgd: SGD) -> Reply[Up
 
     def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         j = int(draw.integers(len(means.x_bar)))
-        x_bar, y_bar = means.x_bar[j].to(inputs.device), means.y_bar[j].to(inputs.device)
+        x_bar = means.x_bar[j].to(inputs.device)
+        y_bar = means.y_bar[j].to(inputs.device)
         mixed = ((1 - lam) * inputs).requires_grad_()
         scores = model(mixed)
         own = F.cross_entropy(scores, labels)

@@ -17,34 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    BadInput,
-    Client,
-    Cohort,
-    Method,
-    Params,
-    Release,
-    Reply,
-    Sizes,
-    Times,
-    check_number,
-    check_rounds,
-    some,
-    task,
-    unnoised,
-)
+from tacit.core import Client, Cohort, Params, Reply, some, task
 from tacit.data.examples import Examples, union
 from tacit.local.sgd import SGD, network, scores
 from tacit.methods.fedavg import train
-from tacit.synthesis.labels import Array, alike, cut, iidify, spelled_out
+from tacit.methods.gfl_settings import Settings
+from tacit.synthesis.labels import alike, iidify, random_labels
 from tacit.synthesis.pool import AT_ONCE, Share, next_shares
-from tacit.synthesis.source import Source
 
 SURE = 0.9  # probability above which the global model may throw a sample out
 
@@ -58,46 +41,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class GFL(Source, Method):
+class GFL(Settings):
     averages = True
-    can_follow: ClassVar[bool] = False
-    n_k: int = 500  # samples from each client
-    E_s: float = 10.0  # epochs of the server's training in the first round
-    tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
-    # auto: open in paper mode, dp-sgd with sgd.clip
-    online: Literal["auto", "none", "dp-sgd", "open"] = "auto"
-    rounds: int = 20  # communication rounds
-    per_round: int = 0  # clients sampled in each round; 0: everyone
-    # training at the clients and, without noise, at the server
-    sgd: SGD = field(default_factory=SGD)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rounds(self.rounds, self.per_round)
-        check_number("n_k", self.n_k, at_least=1, whole=True)
-        check_number("E_s", self.E_s, at_least=0)
-        if self.tau != math.inf:
-            check_number("tau", self.tau, at_least=0)
-        if self.online == "dp-sgd" and not self.sgd.clip:
-            raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
-        if self.work != "dp-sgd":
-            self.sgd.refuse_clip(
-                f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip"
-            )
-
-    @property
-    def work(self) -> str:
-        """What clients do in the online stage."""
-        if self.online != "auto":
-            return self.online
-        return "open" if self.mode == "paper" else "dp-sgd" if self.sgd.clip else "none"
-
-    @property
-    def per_example(self) -> bool:
-        return self.sgd.clip > 0
-
-    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
 
     def init(self, x0: Params) -> State:
         return State(x0)
@@ -114,17 +59,10 @@ class GFL(Source, Method):
             s = replace(s, x=x, pool=pool, round=t + 1)
             yield s
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
-        # there, labels go up in the clear
-        if self.work == "open" or (self.mode == "paper" and self.work != "none"):
-            lines += [unnoised("gfl", c) for c in sizes]
-        return lines + self.sgd.releases(sizes, times)
-
     def clients_update(
         self, cohort: Cohort, s: State, t: int
     ) -> tuple[Params, Mapping[str, Tensor]]:
-        """Return the average of the sampled clients' models and, in paper mode, their labels for their samples."""
+        """Return the average of the sampled clients' models and, in paper mode, their labels."""
         if self.work == "none":
             return s.x, {}
         S = cohort.sample(some(self.per_round), t)
@@ -148,18 +86,13 @@ class GFL(Source, Method):
 
 @task
 def offline(me: Client, how: GFL, delta: float) -> Reply[Share]:
-    fitted, held = how.fit(me, delta), alike(me.classes)
+    fitted = how.fit(me, delta)
+    held = alike(me.classes)
     if fitted.counts is not None and how.mode == "certified":
         held = fitted.counts.map(lambda counts: (counts > 0).astype(float))
     y = held.map(lambda classes: random_labels(classes, how.n_k, me.rng))
     S = Share(fitted.draw(y, me.rng), y)
     return Reply(S, keep={"S": S.x.value} if how.mode == "paper" else None)
-
-
-def random_labels(held: Array, n: int, rng: np.random.Generator) -> Tensor:
-    """Return n labels of these classes (of all, if there are none) in random proportions P_k."""
-    weights = rng.dirichlet(np.ones(len(held))) * (held if held.any() else 1.0)
-    return spelled_out(cut(n, weights / weights.sum()))
 
 
 @dataclass(frozen=True)

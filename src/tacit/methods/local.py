@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 from tacit.core import (
     Client,
+    ClientId,
     Cohort,
     Nothing,
     Params,
     Predictor,
     Release,
     Reply,
-    Sizes,
-    Times,
     some,
     task,
 )
 from tacit.local.sgd import SGD, Trains, network
 from tacit.methods.fedavg import State
+from tacit.privacy.mechanisms import line_of
+from tacit.privacy.rules import over
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,22 @@ class Local(Trains):
             s = State(x=s.x, round=t + 1)
             yield s
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        """Return the steps of DP-SGD, which count although nothing leaves a client, or that there is nothing."""
-        said = [
-            Release("local.train", "example", c, "server", Nothing(), ((0, k - 1),))
-            for c, k in times.items()
-        ]
-        return said + self.sgd.releases(sizes, times)
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> KeptAtHome:
+        return KeptAtHome(self.sgd)
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return network(me, me.kept.get("y", s.x))
+
+
+@dataclass(frozen=True)
+class KeptAtHome:
+    """Nothing leaves a client; but the steps of DP-SGD, if that is how it trains, count."""
+
+    sgd: SGD
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        said = over(line_of("local.train", Nothing()), owner, times)
+        return said + self.sgd.lines(owner, n, times)
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,15 @@ from tacit.core import (
 )
 from tacit.data.examples import Examples
 from tacit.local.sgd import scores as all_scores
+from tacit.local.teachers import Size
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import clip_rows
-from tacit.synthesis.classifiers import HIDDEN, linear, quadratic, scores, trained
+from tacit.privacy.rules import once
+from tacit.synthesis.classifiers import made_of, predictor
 from tacit.synthesis.features import choose, encoder
-from tacit.synthesis.moments import Terms, encoded, lines, plain, pooled, release
+from tacit.synthesis.moments import Terms, encoded, release
 
 ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
 ENOUGH = 1000  # records of a class, on average, from which on it has a covariance of its own
-# the weight of the covariance of all classes; what is left of a spectrum, times this
-MIX, RIDGE = 0.5, 1.2
 
 
 @dataclass(frozen=True)
@@ -94,48 +93,21 @@ class Moments(Method):
         """Ask these clients for their moments; return the classifier that they amount to."""
         sizes = cohort.ask(size(), S)
         replies = cohort.ask(moments(how=self, delta=cohort.delta, n=sum(r.n for r in sizes)), S)
-        ordered = bool(replies[0].ordered)
-        g = pooled(
-            [r.moments for r in replies],
-            self.terms(cohort.delta),
-            mix=MIX,
-            ridge=RIDGE,
-            ordered=ordered,
-        )
-        if self.head in ("logistic", "mlp"):
-            return trained(g, HIDDEN if self.head == "mlp" else 0, cohort.rng("head"))
-        return (
-            linear(g) if len(replies[0].moments["M"]) == 1 or self.head == "lda" else quadratic(g)
-        )
+        sent = [r.moments for r in replies]
+        terms = self.terms(cohort.delta)
+        return made_of(sent, terms, self.head, bool(replies[0].ordered), cohort.rng("head"))
 
     def labels(self, cohort: Cohort, S: Sample, images: Tensor) -> Tensor:
-        """Ask these clients for their moments.
-
-        Return what the classifier says that public images are.
-        """
+        """Ask these clients for their moments; return what they make public images to be."""
         unlabelled = Examples(images, torch.zeros(len(images), dtype=torch.int64))
-        return cohort.own(
-            label(x=self.classifier(cohort, S), features=self.features), unlabelled, 0
-        ).y
+        call = label(x=self.classifier(cohort, S), features=self.features)
+        return cohort.own(call, unlabelled, 0).y
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return predictor(me, s.x, self.features)
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return [line for c in sizes for line in lines(c, self.terms(delta))]
-
-
-def predictor(me: Client, x: Params, features: str) -> Predictor:
-    """Return the function from network inputs to scores."""
-    encode = encoder(features, tuple(me.test.source.x.shape[1:]))
-    k = x["m" if "m" in x else "0.weight"].shape[1]
-    # as in the release
-    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])
-
-
-@dataclass(frozen=True)
-class Size:
-    n: int
+        return once(self.terms(delta), sizes, sizes)
 
 
 @task

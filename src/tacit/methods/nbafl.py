@@ -110,7 +110,8 @@ class NbAFL(Method):
 
     def downlink(self, m: int, N: int, delta: float) -> float:
         """The published noise of the server, where the clients' is not enough for T rounds."""
-        T, L = self.rounds, self.L
+        T = self.rounds
+        L = self.L
         if L * math.sqrt(N) >= T:
             return 0.0
         return 2 * c(delta) * self.clip * math.sqrt(T**2 - L**2 * N) / (m * N * self.epsilon)

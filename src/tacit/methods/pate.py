@@ -6,8 +6,7 @@ The teachers are the large clients. `vote`: one teacher each; the server counts 
 noise (LNMax, GNMax), which protects a whole client from everybody but the server. `sub-teachers`:
 every large client divides its data among `sub` teachers and adds noise to their counts itself,
 which protects an example from the server too. All queries are accounted together, whatever the
-votes are (data-independent): L2 sensitivity sqrt 2, L1 sensitivity 2. Difference from the papers:
-the student learns from the labelled images only, without a GAN for the others.
+votes are. Difference from the papers: the student learns from the labelled images only.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from tacit.core import (
     ClientId,
     Cohort,
     Everyone,
+    Method,
     Observer,
     Params,
     Release,
-    Released,
     Reply,
     Sample,
     Sizes,
@@ -39,31 +38,26 @@ from tacit.core import (
     task,
 )
 from tacit.data.examples import Examples
+from tacit.local import teachers
 from tacit.local.sgd import SGD
-from tacit.local.teachers import Teaching, ballots, sub_ballots
 from tacit.methods.fedavg import train
 from tacit.methods.moments import size
-from tacit.privacy.calibrate import vote_noise_for
-from tacit.privacy.mechanisms import noisy_counts, noisy_votes
-
-
-def known_sizes(cohort: Cohort) -> dict[ClientId, int]:
-    """Ask everybody how much data there are, which is public."""
-    replies = cohort.ask(size(), cohort.sample(Everyone(), 0))
-    return {i: r.n for i, r in zip(replies.clients, replies, strict=True)}
+from tacit.privacy.rules import NoisyCounts, NoisyWinners, once
 
 
 def winners(
-    by: Teaching, cohort: Cohort, x: Params, large: Sequence[ClientId], how: str, epsilon: float
+    by: teachers.Voting, cohort: Cohort, x: Params, large: Sequence[ClientId], images: Tensor
 ) -> Tensor:
-    """Ask the large clients for their votes; return the pseudo-labels."""
-    images, S = by.asked(cohort).x, Sample(tuple(large), 0, Everyone())
-    scale = vote_noise_for(epsilon, len(images), by.vote_noise, delta=cohort.delta)
-    if how == "vote":
+    """Ask the large clients for their votes on images; return the pseudo-labels."""
+    S = Sample(tuple(large), 0, Everyone())
+    rule = by.rule(cohort.delta, len(images))
+    if isinstance(rule, NoisyWinners):
         raw = cohort.ask(vote(x=x, sgd=by.teacher, images=images), S)
         counts = np.sum([r.counts.numpy() for r in raw], axis=0)
-        return torch.from_numpy(noisy_votes(cohort, raw, counts, scale=scale, kind=by.vote_noise))
-    call = sub_vote(x=x, sgd=by.teacher, images=images, sub=by.sub, scale=scale, kind=by.vote_noise)
+        return torch.from_numpy(rule.send(cohort, raw, counts))
+    call = sub_vote(
+        x=x, sgd=by.teacher, images=images, sub=by.sub, scale=rule.scale, kind=rule.kind
+    )
     noisy = [r.counts.value.numpy() for r in cohort.ask(call, S)]
     return torch.from_numpy(np.sum(noisy, axis=0).argmax(1))
 
@@ -78,8 +72,16 @@ class State:
 
 
 @dataclass(frozen=True)
-class PATE(Teaching):
+class PATE(Method):
+    needs_public: ClassVar[bool] = True
     can_follow: ClassVar[bool] = False
+    # large clients, which teach; 0: those nearer in size to the largest client than to the smallest
+    m: int = 0
+    queries: int = 0  # public images that are voted on; 0: all
+    vote_noise: Literal["gaussian", "laplace"] = "gaussian"  # noise on the counts of votes
+    sub: int = 50  # sub-teachers of each large client
+    # training of a teacher
+    teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))
     rounds: int = 20  # rounds of the student's training
     epsilon: float = 8.0  # what every large client spends on all queries
     # who adds the noise: each large client, or the server
@@ -87,16 +89,27 @@ class PATE(Teaching):
     sgd: SGD = field(default_factory=SGD)  # the student's training in a round
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rounds(self.rounds, 0)
+        check_number("m", self.m, at_least=0, whole=True)
         check_number("epsilon", self.epsilon, above=0)
+        check_rounds(self.rounds, 0)
+        self.sgd.refuse_clip(teachers.SOLVED)
+        _ = self.voting  # which checks the others
+
+    @property
+    def voting(self) -> teachers.Voting:
+        """How public images get their labels."""
+        how = (self.labels, self.epsilon, self.queries, self.vote_noise, self.sub)
+        return teachers.Voting(*how, self.teacher)
+
+    def init(self, x0: Params) -> State:
+        return State(x0)
 
     @property
     def protects(self) -> tuple[Unit, Observer]:
         return ("client", "clients") if self.labels == "vote" else ("example", "server")
 
     def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
-        large = self.large(sizes)
+        large = teachers.large_clients(sizes, self.m)
         return {"large": large, "other": [i for i in sizes if i not in large]}
 
     def grouped(self, s: State) -> dict[str, list[ClientId]]:
@@ -105,17 +118,13 @@ class PATE(Teaching):
     def measured(self, s: State) -> dict[str, float]:
         return {"pseudo-labels": s.right}
 
-    def init(self, x0: Params) -> State:
-        return State(x0)
-
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        public = self.asked(cohort)
+        public = teachers.public_images(cohort, self.queries)
         if s.labels is None:
-            sizes = known_sizes(cohort)
-            labels = winners(self, cohort, s.x, self.large(sizes), self.labels, self.epsilon)
-            s = replace(
-                s, sizes=sizes, labels=labels, right=float((labels == public.y).double().mean())
-            )
+            sizes = teachers.known_sizes(cohort, size())
+            labels = winners(self.voting, cohort, s.x, self.groups(sizes)["large"], public.x)
+            right = teachers.share_right(labels, public)
+            s = replace(s, sizes=sizes, labels=labels, right=right)
             yield s
         assert s.labels is not None
         for t in range(s.round, self.rounds):
@@ -124,28 +133,18 @@ class PATE(Teaching):
             yield s
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return self.vote_lines(self.large(sizes), self.labels, self.epsilon, delta)
-
-
-@dataclass(frozen=True)
-class Votes:
-    counts: Tensor
+        return once(self.voting.rule(delta), sizes, self.groups(sizes)["large"])
 
 
 @task
-def vote(me: Client, x: Params, sgd: SGD, images: Tensor) -> Reply[Votes]:
-    return Reply(Votes(torch.from_numpy(ballots(me, x, sgd, images))))
-
-
-@dataclass(frozen=True)
-class NoisyVotes:
-    counts: Released[Tensor]
+def vote(me: Client, x: Params, sgd: SGD, images: Tensor) -> Reply[teachers.Votes]:
+    return Reply(teachers.Votes(torch.from_numpy(teachers.ballots(me, x, sgd, images))))
 
 
 @task
 def sub_vote(
     me: Client, x: Params, sgd: SGD, images: Tensor, sub: int, scale: float, kind: str
-) -> Reply[NoisyVotes]:
-    counts = sub_ballots(me, x, sgd, images, sub)
-    noisy = noisy_counts(me, "votes of sub-teachers", counts, scale=scale, kind=kind)
-    return Reply(NoisyVotes(noisy.map(torch.from_numpy)))
+) -> Reply[teachers.NoisyVotes]:
+    counts = teachers.sub_ballots(me, x, sgd, images, sub)
+    noisy = NoisyCounts("votes of sub-teachers", len(images), scale, kind).send(me, counts)
+    return Reply(teachers.NoisyVotes(noisy.map(torch.from_numpy)))

@@ -24,15 +24,11 @@ from tacit.core import (
     Method,
     Params,
     Predictor,
-    Release,
     Reply,
-    Sizes,
-    Times,
     check_number,
     check_rounds,
     some,
     task,
-    unnoised,
 )
 from tacit.local.prototypes import Episodes, Private, nearest
 
@@ -64,9 +60,6 @@ class PFLDyn(Method):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         return steps(self, cohort, s, lambda x: train(x=x, alpha=self.alpha, local=self.local))
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return [unnoised("pfldyn", c) for c in times]
-
     def predictor(self, me: Client, s: State) -> Predictor:
         return nearest(me, s.x)
 
@@ -91,7 +84,7 @@ def debiased(
     local: Episodes,
     private: Private | None = None,
 ) -> Params:
-    """Return w_n - w_t after local training with the regulariser -<w, g_n> + alpha/2 ||w - w_t||^2."""
+    """Return w_n - w_t after local training with -<w, g_n> + alpha/2 ||w - w_t||^2."""
     return local.fit(me, x, grad=lambda g, y: g - g_n + alpha * (y - x), private=private) - x
 
 

@@ -228,7 +228,7 @@ def as_method(given: Method | str) -> Method:
 
 def raw_method(method: Method) -> dict[str, Any]:
     """Return a method as plain values, its name and every setting; one inside it is a word."""
-    words = {name: spec_of(getattr(method, name)) for name in inner_fields(type(method))}
+    words = {name: spec_of(vars(method)[name]) for name in inner_fields(type(method))}
     return {"name": name_of(method), **asdict(method), **words}
 
 

@@ -41,7 +41,9 @@ RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
 # its client's contribution round, which is what replacing the client does and more than zeroing it
 # out: only so does an example never cost more than its whole client.
 SIDE_BY_SIDE: dict[Unit, Relation] = {"example": "zero-out", "client": "replace"}
-NO_GUARANTEE, EXACT_GDP = EXACT = "none", "exact (GDP)"
+NO_GUARANTEE = "none"
+EXACT_GDP = "exact (GDP)"
+EXACT = (NO_GUARANTEE, EXACT_GDP)
 UNCOUNTABLE = 10**100  # releases: a ledger that says so is no guarantee
 
 
@@ -192,12 +194,13 @@ class Certificate:
 
 
 def bounds(bill: Bill, relation: Relation, delta: float) -> Iterator[Certificate]:
-    """Yield upper bounds on the epsilon of a bill, the cheapest first; the least is its certificate."""
+    """Yield upper bounds on the epsilon of a bill, the cheapest first; the least certifies."""
     first = closed_forms(bill, relation, delta)
     yield from first
     if first[0].accountant in EXACT or first[0].epsilon == 0:
         return
-    paid, found = _paid(bill), math.inf
+    paid = _paid(bill)
+    found = math.inf
     for found in grids(paid, relation, delta):
         yield Certificate(found, "PLD, refined")
     if found == math.inf and len(paid) == 1 and not twice(paid[0][0][2], relation):
@@ -207,7 +210,7 @@ def bounds(bill: Bill, relation: Relation, delta: float) -> Iterator[Certificate
 
 @lru_cache(maxsize=4096)
 def closed_forms(bill: Bill, relation: Relation, delta: float) -> tuple[Certificate, ...]:
-    """Return the upper bounds that need no grid: where nothing is sampled, an exact figure alone."""
+    """Return the upper bounds that need no grid; where nothing is sampled, the exact one alone."""
     check_number("delta", delta, above=0, below=1)
     paid = _paid(bill)
     if not bill or any(not finite(part, relation) or n > UNCOUNTABLE for part, n in paid):

@@ -41,7 +41,7 @@ MIN_RUNS = 100
 _RANKS = 24  # thresholds tried from each end of each arm, denser in the tails
 
 
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # the bounds
 
 
@@ -51,7 +51,7 @@ def clopper_pearson_bound(
     delta: float,
     confidence: float = 0.999,
 ) -> float:
-    """Return a lower bound on epsilon at ``delta`` that holds with ``confidence`` for any mechanism.
+    """Return a lower bound on epsilon, with ``confidence``, at ``delta`` and for any mechanism.
 
     It is log((P[E] - delta) / P'[E]) with a Clopper-Pearson limit at (1 - confidence) / 2 for each
     probability. E is {score >= t} or {score <= t}, and P the arm with or without the canary: all
@@ -84,7 +84,7 @@ def gdp_bound(
     delta: float,
     confidence: float = 0.999,
 ) -> float:
-    """Return a lower bound on epsilon at ``delta`` that holds with ``confidence`` for any release that is mu-GDP.
+    """Return a lower bound on epsilon, with ``confidence``, for any release that is mu-GDP.
 
     mu >= -Phi^-1(false alarms) - Phi^-1(misses) at any threshold; with upper Clopper-Pearson limits
     at (1 - confidence) / 2 for both rates, at a threshold chosen on the even runs and bounded on
@@ -152,7 +152,7 @@ class _Event:
     threshold: float = 0.0
 
     def arms(self, with_: Array, without: Array) -> tuple[Array, Array]:
-        """Return the sorted scores of the arm that should show the event, and of the one that should not."""
+        """Return the sorted scores of the arm that should show the event, and of the other one."""
         a, b = (without, with_) if self.swap else (with_, without)
         return np.sort(self.sign * a[:, self.column]), np.sort(self.sign * b[:, self.column])
 
@@ -170,14 +170,16 @@ def _held_out(with_: Array, without: Array, bound: Bound) -> float:
 
 def _choose(with_: Array, without: Array, bound: Bound) -> _Event:
     """Return the event with the highest bound on these runs."""
-    best, chosen = -math.inf, _Event(0, 1, False)
+    best = -math.inf
+    chosen = _Event(0, 1, False)
     for column, sign, swap in itertools.product(range(with_.shape[1]), (1, -1), (False, True)):
         hit, alarm = _Event(column, sign, swap).arms(with_, without)
         thresholds = np.concatenate([_spaced(hit), _spaced(alarm)])
         values = _at(thresholds, hit, alarm, bound)
         i = int(np.argmax(values))
         if values[i] > best:
-            best, chosen = float(values[i]), _Event(column, sign, swap, float(thresholds[i]))
+            best = float(values[i])
+            chosen = _Event(column, sign, swap, float(thresholds[i]))
     return chosen
 
 
@@ -195,13 +197,13 @@ def _spaced(ordered: Array) -> Array:
     return np.concatenate([ordered[ranks], ordered[-1 - ranks]])
 
 
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # the verdict
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the test saw against what was certified. Both bounds hold together with ``confidence``."""
+    """What was seen against what was certified; both bounds hold together with ``confidence``."""
 
     certified: float
     delta: float
@@ -237,14 +239,17 @@ class Verdict:
 
     def line(self) -> str:
         """Return the verdict in one sentence."""
-        word = "broken" if self.broken else "wasteful" if self.wasteful else "holds"
+        word = "wasteful" if self.wasteful else "holds"
+        if self.broken:
+            word = "broken"
         premise = " for a Gaussian release" if self.gdp > self.clopper_pearson else ""
         certified = show_epsilon(self.certified, 4)
         return (
             f"{word}: certified epsilon {certified},"
             f" measured at least {rounded_down(self.bound, 4)}{premise}"
             f" (estimate {self.estimate:.4g}) at delta {self.delta:g},"
-            f" confidence {self.confidence:g}, {self.runs} runs with the canary and {self.runs} without"
+            f" confidence {self.confidence:g},"
+            f" {self.runs} runs with the canary and {self.runs} without"
         )
 
 
@@ -257,7 +262,15 @@ def judge(
     confidence: float = 0.999,
     gaussian: bool = True,
 ) -> Verdict:
-    """Run ``release(present, run)`` ``runs`` times with the canary and as often without, and judge the certificate.
+    """Judge a certificate by ``runs`` runs with the canary and as many without.
+
+    Args:
+        release: makes one run, given whether the canary is there and the number of the run
+        certified: the epsilon in question
+        delta: that goes with it
+        runs: of each arm
+        confidence: with which the bounds hold together
+        gaussian: whether the certificate is a GDP one
 
     A correct certificate is called broken with probability at most 1 - ``confidence`` (shared by
     the two bounds). ``gaussian`` says that the certificate is a GDP one (Gaussian noise, no
@@ -278,7 +291,7 @@ def judge(
 
 
 def _estimates(with_: Array, without: Array, delta: float) -> tuple[float, float]:
-    """Return epsilon for the largest standardised difference of means of any score, and two standard errors above."""
+    """Return epsilon for the largest effect on any score, and that two standard errors above."""
     mu = np.array([_effect(a, b) for a, b in zip(with_.T, without.T, strict=True)])
     error = np.sqrt(1 / len(with_) + 1 / len(without) + mu**2 / (2 * (len(with_) + len(without))))
     return gdp_epsilon(float(mu.max()), delta), gdp_epsilon(float((mu + 2 * error).max()), delta)
@@ -286,21 +299,19 @@ def _estimates(with_: Array, without: Array, delta: float) -> tuple[float, float
 
 def _effect(a: Array, b: Array) -> float:
     """Return the difference of two means in standard deviations."""
-    gap, deviation = (
-        abs(float(a.mean() - b.mean())),
-        math.sqrt((float(a.var()) + float(b.var())) / 2),
-    )
+    gap = abs(float(a.mean() - b.mean()))
+    deviation = math.sqrt((float(a.var()) + float(b.var())) / 2)
     if gap <= 1e-12 * max(float(np.abs(a).max()), float(np.abs(b).max())):
         return 0.0
     return gap / deviation if deviation > 0 else math.inf
 
 
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # many rounds
 
 
 def repeated(mechanism: Mechanism, rounds: int, *scores: Score) -> Trial:
-    """Return the trial that releases ``rounds`` rounds and takes every one of ``scores`` of the list of outputs.
+    """Return the trial of ``rounds`` rounds that takes every one of ``scores`` of the outputs.
 
     The mechanism gets the run and the round, so that all that a run keeps between its rounds (an
     accountant, a noise generator) is exercised as in earnest. More scores cost no confidence (see
@@ -318,7 +329,7 @@ def repeated(mechanism: Mechanism, rounds: int, *scores: Score) -> Trial:
 
 
 def projection(directions: Sequence[Array]) -> Score:
-    """Return the sum over rounds of <output, direction>, where ``directions[t]`` is what the canary adds in round t.
+    """Return the sum of <output, direction>: ``directions[t]`` is what a canary adds in round t.
 
     The sufficient statistic when every round has fresh Gaussian noise of one size: no other score
     sees more. It finds too little noise, too much weight, a sensitivity too small, and rounds that
@@ -335,7 +346,7 @@ def projection(directions: Sequence[Array]) -> Score:
 
 
 def difference(directions: Sequence[Array], s: int, t: int) -> Score:
-    """Return <output_s - output_t, e>, e the unit vector of what the canary adds in round s but not in round t.
+    """Return <output_s - output_t, e>, e along what the canary adds in round s but not in t.
 
     Noise used in both rounds cancels and leaves the canary bare.
     """
@@ -392,7 +403,7 @@ def spread(directions: Sequence[Array]) -> Score:
 
 
 def _without(output: Array, direction: Array) -> Array:
-    """Return ``output`` less its part along ``direction`` (all of it where the direction is zero)."""
+    """Return ``output`` less its part along ``direction``; all of it where that is zero."""
     size = _dot(direction, direction)
     return output - (_dot(output, direction) / size) * direction if size > 0 else output
 

@@ -50,8 +50,8 @@ def finite(part: Part, relation: Relation) -> bool:
 def gaussian_mu(part: Part, relation: Relation) -> float:
     """Return the mu of one Gaussian release, as if everybody took part.
 
-    Replacing is zeroing out and putting another in, so it moves a sum twice as far. So does leaving a unit out of
-    a sample of fixed size: another one takes its place.
+    Replacing is zeroing out and putting another in, so it moves a sum twice as far. So does leaving
+    a unit out of a sample of fixed size: another one takes its place.
     """
     event, sampling, stated = part
     assert isinstance(event, Gaussian)
@@ -73,12 +73,14 @@ def merged(paid: Costs, most: int) -> Costs:
     Noise is rounded down and sampling rates up, on a grid no coarser than need be, so that parts
     which hardly differ become one.
     """
-    found, step = paid, 1e-3
+    found = paid
+    step = 1e-3
     while len(found) > most and step < 1:
         joined: Counter[Part] = Counter()
         for part, n in paid:
             joined[_worse(part, step)] += n
-        found, step = list(joined.items()), 2 * step
+        found = list(joined.items())
+        step = 2 * step
     return found
 
 

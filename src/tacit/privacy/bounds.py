@@ -32,7 +32,8 @@ ROUNDING = 1e-12
 
 def unsampled_epsilon(paid: Costs, relation: Relation, delta: float) -> float:
     """Return epsilon as if every release looked at everybody: Gaussians by GDP, others added up."""
-    mu2, rest = 0.0, 0.0
+    mu2 = 0.0
+    rest = 0.0
     for part, n in paid:
         if isinstance(part[0], Gaussian):
             mu = gaussian_mu(part, relation)
@@ -76,9 +77,11 @@ def _in_two_steps(paid: Costs, delta: float) -> float:
         logs = (ORDERS - 1) * (curve - e + np.log1p(-1 / ORDERS)) - np.log(ORDERS)
         return bool(min(logs) + np.logaddexp(0, e) <= math.log(delta))
 
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not enough(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e9:
             return math.inf
     while high - low > 1e-4 * high:
@@ -141,7 +144,8 @@ def rdp_epsilon(paid: Iterable[tuple[Part, int]], delta: float) -> float:
 
     # it warns of orders that it leaves out, which only loosens the bound
     absl.logging.set_verbosity(absl.logging.ERROR)
-    accountant, total = RdpAccountant(), 0
+    accountant = RdpAccountant()
+    total = 0
     for (event, sampling, _), n in paid:
         if not isinstance(event, Gaussian) or event.z < LEAST_NOISE:
             return math.inf

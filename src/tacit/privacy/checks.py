@@ -144,7 +144,7 @@ def _check_full(model: nn.Module, x: Tensor, classes: int | None) -> None:
 
 
 def _agree(model: nn.Module, together: Tensor) -> bool:
-    """Refuse a network that says something else of the first example alone, or of others without it.
+    """Refuse a network that says something else of an example alone, or of others without it.
 
     Returns:
         Whether it could be told: a network may not take such inputs, or give no numbers for them.
@@ -272,7 +272,7 @@ def _draw_anew(model: nn.Module) -> None:
 
 
 def _inputs(n: int, shape: Sequence[int]) -> Tensor:
-    """Return inputs from 0 to 1, as pixels are; half of them 0 or 1, as the numbers of words are."""
+    """Return inputs from 0 to 1, as pixels are; half of them 0 or 1, as counts of words are."""
     x = torch.rand(n, *shape)
     return torch.where(torch.rand_like(x) < 0.5, x, x.round())
 
@@ -281,8 +281,10 @@ def _check_forward(model: nn.Module, x: Tensor, classes: int | None) -> Tensor:
     """Refuse scores that are not one row for each example, and a network that is not a function."""
     before = Insides.of(model, x.device)
     with torch.no_grad():
-        scores, again = model(x), model(x)
-        shown, alone = model.eval()(x), model(x[:1])
+        scores = model(x)
+        again = model(x)
+        shown = model.eval()(x)
+        alone = model(x[:1])
     model.train()
     before.check(Insides.of(model, x.device))
     wanted = f"({len(x)}, {'classes' if classes is None else classes})"
@@ -300,7 +302,8 @@ def _check_forward(model: nn.Module, x: Tensor, classes: int | None) -> Tensor:
     if not close(scores, again):
         raise BadInput(
             "model: for the same inputs its scores differ from one time to the next, so it keeps "
-            "something of earlier batches or draws random numbers; private training needs a function"
+            "something of earlier batches or draws random numbers; "
+            "private training needs a function"
         )
     if not close(shown[:1], alone):
         raise BadInput(

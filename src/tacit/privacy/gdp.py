@@ -15,7 +15,7 @@ from tacit.core import check_number
 
 
 def gdp_log_delta(mu: float, epsilon: float) -> float:
-    """Return the log of delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2), without overflow."""
+    """Return the log of delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)."""
     from scipy.special import log_ndtr  # imported late: scipy would slow down every start
 
     first = float(log_ndtr(mu / 2 - epsilon / mu))
@@ -51,9 +51,11 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     (0.268, 1.666)
     """
     check_number("epsilon", epsilon, above=0)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while gdp_epsilon(high, delta) <= epsilon:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if gdp_epsilon(middle, delta) <= epsilon else (low, middle)

@@ -29,7 +29,7 @@ class Budget:
         )
 
     def prepare(self) -> None:
-        """Import what checks need, for processes that are forked from this one; it takes seconds."""
+        """Import what checks need, which takes seconds, for processes forked from this one."""
         if self.epsilon < math.inf:
             import dp_accounting.pld
             import dp_accounting.rdp  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a network consists of and remembers, so that one can see whether a forward pass changes it."""
+"""What a network consists of and remembers, to see whether a forward pass changes it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Insides:
 
 @dataclass(frozen=True)
 class Memory:
-    """What private training must leave as it is: all of a network but the weights that it trains."""
+    """What private training must leave as it is: all but the weights that it trains."""
 
     notes: dict[str, bytes]
 

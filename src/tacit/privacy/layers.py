@@ -71,7 +71,7 @@ class LayerBounds:
         return Params({**u, WITHIN: math.sqrt(BITS / len(v)) * bits}).as_released(v.released)
 
     def followed(self, u: Params) -> tuple[Params, dict[str, float]]:
-        """Return the layers of a noisy mean of :meth:`with_bits` at their own size, and the next bounds.
+        """Return the layers of a noisy mean of :meth:`with_bits`, unscaled, and the next bounds.
 
         These move towards the median of the norms (Andrew et al. 2021, Algorithm 1, layer by
         layer).
@@ -87,11 +87,11 @@ class LayerBounds:
 
 
 def shared_out(C: float, x: Params) -> dict[str, float]:
-    """Return bounds that share out ``C`` by the layers' norms in a point ``x`` that everybody has."""
+    """Return bounds that share out ``C`` by the layers' norms in a public point ``x``."""
     whole = x.norm() or 1.0
     return {layer: C * max(norm / whole, LEAST) for layer, norm in x.norms().items()}
 
 
 def times(v: Params, scales: Mapping[str, float]) -> Params:
-    """Return each layer times its own number, which has to be public for the mark to mean anything."""
+    """Return each layer times its own number, which has to be public."""
     return Params({k: scales[k] * t for k, t in v.items()}).as_released(v.released)

@@ -120,13 +120,13 @@ def _noisy(draw: Source, x: Params, sd: float) -> Params:
 
 
 def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: str) -> Params:
-    """Add the noise of a published formula that proves nothing: the ledger says infinity, and why."""
+    """Add the noise of a published formula that proves nothing; the ledger says why."""
     me.release(_now(me, claimed_line(what, why)))
     return _noisy(source(me.noise, me.rng), value, sd).as_released()
 
 
 def without_guarantee(me: Client, what: str, why: str) -> None:
-    """Write that what follows uses the data without a mechanism: the ledger says infinity, and why."""
+    """Write that what follows uses the data without a mechanism: infinity, and why."""
     me.release(_now(me, claimed_line(what, why)))
 
 
@@ -273,7 +273,8 @@ def gaussian_mean(
     """
     check_clip("clip", clip)
     check_number("z", z, at_least=0)
-    task, t = replies.id.partition("@")[0], replies.sample.round
+    task = replies.id.partition("@")[0]
+    t = replies.sample.round
     lines = _mean_lines(cohort, task, replies.sample, z, secret)
     parts = [take(r).clipped(clip) for r in replies]
     turn = cohort.turn(ask_id(task, t), digest(v for part in parts for v in part.values()))
@@ -306,7 +307,8 @@ def claimed_mean(
 
     The ledger says infinity for everybody, and why.
     """
-    task, t = replies.id.partition("@")[0], replies.sample.round
+    task = replies.id.partition("@")[0]
+    t = replies.sample.round
     cohort.release(replace(claimed_mean_line(task, why), rounds=((t, t),)))
     total = weighted_sum((take(r).clipped(clip), 1.0) for r in replies)
     return public_noise(cohort, total, sd=sd, t=t) / len(replies)
@@ -379,7 +381,7 @@ def _noisy_votes(draw: Source, counts: Array, scale: float, kind: str) -> Array:
 
 
 def vote_event(scale: float, kind: str) -> Event:
-    """Return what noise of a scale on vote counts is, when one vote moves from a class to another."""
+    """Return what noise on vote counts is, when one vote moves from a class to another."""
     return Gaussian(scale / math.sqrt(2)) if kind == "gaussian" else Laplace(scale / 2)
 
 
@@ -388,10 +390,17 @@ def vote_line(voter: ClientId, how: str, queries: int, *, scale: float, kind: st
 
     Its own vote, which the server counts, or its sub-teachers'.
     """
-    event, when = vote_event(scale, kind), ((0, 0),)
+    event = vote_event(scale, kind)
+    when = ((0, 0),)
     if how == "vote":
         return Release("votes", "client", voter, "clients", event, when, queries, relation="either")
     return Release("votes", "example", voter, "server", event, when, queries)
+
+
+def winners_line(task: str, queries: int, *, scale: float, kind: str) -> Release:
+    """Return the line of :func:`noisy_votes` about one voter, without owner and rounds."""
+    line = vote_line("", "vote", queries, scale=scale, kind=kind)
+    return replace(line, what=f"{task} (noisy max)", rounds=(), covers=task)
 
 
 def noisy_votes(
@@ -407,12 +416,13 @@ def noisy_votes(
     nothing is hidden from it.
     """
     check_number("scale", scale, at_least=0)
-    task, t = replies.id.partition("@")[0], replies.sample.round
+    task = replies.id.partition("@")[0]
+    t = replies.sample.round
     turn = cohort.turn(ask_id(f"votes of {task}", t), digest([torch.from_numpy(counts)]))
+    line = winners_line(task, len(counts), scale=scale, kind=kind)
+    line = replace(line, rounds=((t, t),), noise=cohort.noise, attempt=turn)
     for client in replies.clients:
-        line = vote_line(client, "vote", len(counts), scale=scale, kind=kind)
-        line = replace(line, what=f"{task} (noisy max)", rounds=((t, t),), covers=task)
-        cohort.release(replace(line, noise=cohort.noise, attempt=turn))
+        cohort.release(replace(line, owner=client))
     draw = source(cohort.noise, cohort.rng("votes", task, t, *again(turn)))
     return noisy_max(draw, counts, scale=scale, kind=kind)
 
@@ -460,7 +470,7 @@ class AdaptiveClip:
         return float((self.z**-2 - (2 * self.bit_noise) ** -2) ** -0.5) if self.z else 0.0
 
     def next(self, cohort: Cohort, clip: float, below: Sequence[bool], t: int) -> float:
-        """Return the next clip, in the range of clips; its noise is paid for by :attr:`update_z`."""
+        """Return the next clip, within the range of clips; :attr:`update_z` pays for its noise."""
         turn = cohort.turn(
             ask_id("clip", t), digest([torch.tensor(list(below)), torch.tensor(clip)])
         )

@@ -77,7 +77,8 @@ class Squares:
 
     def __mul__(self, other: Squares) -> Squares:
         """Return the squared norms of outer products."""
-        value, whole = self.value * other.value, self.whole * other.whole
+        value = self.value * other.value
+        whole = self.whole * other.whole
         return Squares(value, whole - value)
 
     @property
@@ -115,7 +116,7 @@ def least(t: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Piece:
-    """One parameter's gradients: the squared norm for each example, and the sum for given weights."""
+    """One parameter's gradients: each example's squared norm, and the sum for given weights."""
 
     parameter: nn.Parameter
     squares: Squares
@@ -147,20 +148,25 @@ def product(
 
     Each may be a view with more dimensions that add up to these.
     """
-    n, out, inside = len(L), L[0].numel() // positions, R[0].numel() // positions
+    n = len(L)
+    out = L[0].numel() // positions
+    inside = R[0].numel() // positions
     if positions == 1:
-        a, u = L.reshape(n, out), R.reshape(n, inside)
+        a = L.reshape(n, out)
+        u = R.reshape(n, inside)
         squares = Squares.of(a) * Squares.of(u)
         return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
     if positions**2 * (out + inside) < MEMORY * out * inside:
-        L, R = L.reshape(n, out, positions), R.reshape(n, positions, inside)
+        L = L.reshape(n, out, positions)
+        R = R.reshape(n, positions, inside)
         squares = inner(L.mT @ L, R @ R.mT, max(out, inside))
         return Piece(
             parameter,
             squares,
             lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)),
         )
-    G, parts = L.new_empty(n, out, inside), []
+    G = L.new_empty(n, out, inside)
+    parts = []
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
         torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
@@ -234,7 +240,7 @@ class Linear(Layer):
 def patches(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]
 ) -> Tensor:
-    """Return what a convolution sees at each position, (n, rows, columns, kh, kw, channels), as a view."""
+    """Return what a convolution sees, as a view: (n, rows, columns, kh, kw, channels)."""
     x = x.permute(0, 2, 3, 1)
     x = F.pad(x, (0, 0, pad[1], pad[1], pad[0], pad[0])) if any(pad) else x
     x = x.contiguous()
@@ -311,13 +317,13 @@ class Conv(Layer):
         return self.from_patches(g.permute(0, 2, 3, 1).flatten(1, 2), seen)
 
     def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
-        """Return the weight's piece from A (n, positions, out) and the patches that belong to it."""
-        A, seen = (
-            A.reshape(len(A) // self.rows, -1, A.shape[2]),
-            seen.view(-1, self.rows, *seen.shape[1:]),
-        )
+        """Return the weight's piece from A (n, positions, out) and the patches that go with it."""
+        A = A.reshape(len(A) // self.rows, -1, A.shape[2])
+        seen = seen.view(-1, self.rows, *seen.shape[1:])
         n, positions, out = A.shape
-        weight, groups, channels = self.module.weight, self.module.groups, seen.shape[6]
+        weight = self.module.weight
+        groups = self.module.groups
+        channels = seen.shape[6]
         if groups > 1:
             A = A.reshape(n, positions, groups, -1)
             U = seen.reshape(n, positions, -1, groups, channels // groups)
@@ -343,7 +349,8 @@ class ConvTranspose(Conv):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        m, x = self.module, x.unsqueeze(2) if self.flat else x
+        m = self.module
+        x = x.unsqueeze(2) if self.flat else x
         more = _two(m.output_padding, 0)
         y = F.conv_transpose2d(
             x, self._weight(), m.bias, self.stride, self.padding, more, m.groups, self.dilation
@@ -373,8 +380,11 @@ class Embedding(Layer):
         return None
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
-        n, weight, pad = len(x) // self.rows, self.module.weight, self.module.padding_idx
-        index, rows = x.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
+        n = len(x) // self.rows
+        weight = self.module.weight
+        pad = self.module.padding_idx
+        index = x.reshape(n, -1)
+        rows = g.reshape(n, -1, g.shape[-1])
         if pad is not None:
             rows = rows * (index != pad).unsqueeze(2)
         # an index met twice adds up
@@ -410,7 +420,8 @@ class Normalise(torch.autograd.Function):
 
         What is left of the output's without the directions that change nothing.
         """
-        (y, scale), (g,) = ctx.saved_tensors, grads
+        y, scale = ctx.saved_tensors
+        (g,) = grads
         along = (g * y).mean(ctx.dims, keepdim=True)
         return (g - g.mean(ctx.dims, keepdim=True)).addcmul_(y, along, value=-1).mul_(scale), None
 
@@ -502,7 +513,8 @@ class Notes:
     def add(self, layer: Layer, x: Tensor, g: Tensor) -> None:
         """Note the gradients of a layer's parameters, given its input and its output's gradient."""
         if self.exactly:
-            x, g = x.double() if x.is_floating_point() else x, g.double()
+            x = x.double() if x.is_floating_point() else x
+            g = g.double()
         self.pieces += layer.pieces(x, g)
 
     def squares(self) -> Squares:
@@ -534,7 +546,7 @@ def sum_of(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def check_digits(out: Tensor) -> None:
-    """Refuse what is computed in half precision: norms of such gradients are wrong by up to 1/256."""
+    """Refuse half precision: norms of such gradients are wrong by up to 1/256."""
     if out.dtype in (torch.bfloat16, torch.float16):
         what = str(out.dtype).removeprefix("torch.")
         raise CannotClip(f"it computes in {what}, and clipping needs float32 or float64")
@@ -549,7 +561,8 @@ class Tap(torch.autograd.Function):
 
         ``start`` needs a gradient, so that autograd follows a layer on plain inputs too.
         """
-        ctx.layer, ctx.notes = layer, notes
+        ctx.layer = layer
+        ctx.notes = notes
         ctx.save_for_backward(x)
         out = layer.forward(x)
         check_digits(out)
@@ -558,7 +571,8 @@ class Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         """Note the pieces and return the input's gradient."""
-        (x,), (g,) = ctx.saved_tensors, grads
+        (x,) = ctx.saved_tensors
+        (g,) = grads
         ctx.notes.add(ctx.layer, x, g)
         return (ctx.layer.input_grad(x, g) if ctx.needs_input_grad[0] else None), None, None, None
 
@@ -628,7 +642,7 @@ def clipped_sum(
     micro: int | None = None,
     rows: int = 1,
 ) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
-    """Return the sum over examples of their gradients, each clipped to ``clip``, and the norms before clipping.
+    """Return the sum of the examples' gradients, each clipped to ``clip``, and their norms.
 
     Guarantee: zeroing one example out changes the sum by at most ``clip`` in Euclidean norm,
     as long as the model does not mix examples. A gradient that is not finite counts for nothing.
@@ -642,7 +656,8 @@ def clipped_sum(
     notes = Notes(model, rows)
     with tapped(notes):
         for start in range(0, len(inputs), micro):
-            x, y = inputs[start : start + micro], labels[start : start + micro]
+            x = inputs[start : start + micro]
+            y = labels[start : start + micro]
             norms.append(_add_clipped(partial(loss, model), x, y, notes, clip, total))
     return total, torch.cat(norms).to(next(iter(total.values())).dtype)
 

@@ -18,11 +18,15 @@ from tacit.core import Gaussian, Laplace, Relation, Sampling
 from tacit.privacy.bill import Costs, Part, gaussian_mu, merged, pure_epsilon, twice
 from tacit.privacy.bounds import Curve, unsampled_epsilon
 
-PARTS, RELEASES = 48, 10**7  # different mechanisms, and all of them
+PARTS = 48  # different mechanisms
+RELEASES = 10**7  # all of them
 # on a grid: of single releases together, to begin with and at most; and of their composition
-COARSE_POINTS, POINTS, SUM_POINTS = 3000, 25_000, 250_000
+COARSE_POINTS = 3000
+POINTS = 25_000
+SUM_POINTS = 250_000
 # between two points: less is lost in rounding, more makes their ratio e^interval overflow
-FINEST, COARSEST = 1e-12, 16.0
+FINEST = 1e-12
+COARSEST = 16.0
 LARGEST = 690.0  # epsilon: beyond, probabilities are e^-epsilon times smaller than any number
 
 
@@ -37,13 +41,15 @@ def grids(paid: Costs, relation: Relation, delta: float) -> Iterator[float]:
     interval, finest = _intervals(paid, widths, relation, delta)
     if not FINEST < interval < COARSEST:
         return
-    last, now = math.inf, pld_epsilon(paid, relation, delta, interval)
+    last = math.inf
+    now = pld_epsilon(paid, relation, delta, interval)
     if now > LARGEST:
         return
     yield now
     while last - now > 1e-4 * now and interval > finest:
         interval /= 2
-        last, now = now, min(now, pld_epsilon(paid, relation, delta, interval))
+        last = now
+        now = min(now, pld_epsilon(paid, relation, delta, interval))
         yield now
 
 

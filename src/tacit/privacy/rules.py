@@ -39,6 +39,7 @@ from tacit.core import (
     Ledger,
     Params,
     Release,
+    Released,
     Replies,
     Sample,
     Sampling,
@@ -48,6 +49,7 @@ from tacit.core import (
     Unit,
 )
 from tacit.privacy import mechanisms
+from tacit.privacy.mechanisms import Array
 
 T = TypeVar("T")
 In = TypeVar("In", contravariant=True)
@@ -65,6 +67,11 @@ class Rule(Accounted, Protocol[In, Out]):
 def lines_of(rule: Accounted, sizes: Sizes, times: Times) -> list[Release]:
     """Return the lines of one rule that all clients follow, each as often as it takes part."""
     return [line for c, n in sizes.items() if times[c] for line in rule.lines(c, n, times[c])]
+
+
+def once(rule: Accounted, sizes: Sizes, who: Iterable[ClientId]) -> list[Release]:
+    """Return the lines of a rule that some clients follow once, before the first round."""
+    return [line for c in who for line in rule.lines(c, sizes[c], 1)]
 
 
 def over(line: Release, owner: ClientId, times: int) -> list[Release]:
@@ -188,7 +195,7 @@ class NoisyMean:
         out_of: float,
         noise_z: float | None = None,
     ) -> Params:
-        """Write the line and return the mean: see :func:`tacit.privacy.mechanisms.gaussian_mean`."""
+        """Write the line and return the mean: see :func:`.mechanisms.gaussian_mean`."""
         return mechanisms.gaussian_mean(
             cohort,
             replies,
@@ -202,7 +209,7 @@ class NoisyMean:
         )
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
-        """Return the federation's line for ``n`` clients, or the line of one that is known to be in it."""
+        """Return the federation's line for ``n`` clients, or that of one known to be in it."""
         line = mechanisms.mean_line(self.task, self.law, n, self.z)
         if not self.secret:
             line = replace(line, sampling=Sampling())
@@ -211,7 +218,7 @@ class NoisyMean:
 
 @dataclass(frozen=True)
 class ClaimedMean:
-    """The server's: a published mean whose noise proves nothing. The ledger says infinity, and why."""
+    """The server's: a published mean whose noise proves nothing; the ledger says why."""
 
     task: str
     why: str
@@ -235,3 +242,47 @@ class ClaimedMean:
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         return over(mechanisms.claimed_mean_line(self.task, self.why), owner, times)
+
+
+@dataclass(frozen=True)
+class NoisyCounts:
+    """How many of a client's sub-teachers are for each class, query by query, noise at the client.
+
+    Protects examples from the server. All queries are one line.
+    """
+
+    what: str
+    queries: int
+    scale: float  # of the noise
+    kind: str = "gaussian"  # or laplace
+
+    def send(self, me: Client, counts: Array) -> Released[Array]:
+        """Write the line and return the noisy counts, a row for each query."""
+        return mechanisms.noisy_counts(me, self.what, counts, scale=self.scale, kind=self.kind)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        line = mechanisms.vote_line(
+            owner, "sub-teachers", self.queries, scale=self.scale, kind=self.kind
+        )
+        return over(replace(line, what=self.what), owner, times)
+
+
+@dataclass(frozen=True)
+class NoisyWinners:
+    """The server's: the class with the most votes after noise, one vote for each client.
+
+    Protects clients from everybody but the server, who counts the votes.
+    """
+
+    task: str  # whose replies are the votes
+    queries: int
+    scale: float  # of the noise
+    kind: str = "gaussian"  # or laplace
+
+    def send(self, cohort: Cohort, replies: Replies[T], counts: Array) -> Array:
+        """Write every voter's line and return the winner of each query, given the counts."""
+        return mechanisms.noisy_votes(cohort, replies, counts, scale=self.scale, kind=self.kind)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        line = mechanisms.winners_line(self.task, self.queries, scale=self.scale, kind=self.kind)
+        return over(line, owner, times)

@@ -1,4 +1,4 @@
-"""Who takes part how often, and how a client's budget is shared out over its rounds and what it releases in each."""
+"""Who takes part how often, and how a client's budget is shared out over its rounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Turns:
 
         A round's lots are in the order of the pool, and the least win.
         """
-        taken, plan = Counter[ClientId](), []
+        taken = Counter[ClientId]()
+        plan = []
         for round_lots in lots:
             lot = dict(zip(self.pool, round_lots, strict=True))
             free = [i for i in self.pool if not (self.fair and self.most and taken[i] >= self.most)]
@@ -82,7 +83,8 @@ def noise_beside(
     Together they cost the epsilon of mu. The release gets ``share`` of mu^2, the steps what is left
     of epsilon.
     """
-    epsilon, z_release = gdp_epsilon(mu, delta), math.sqrt(K / share) / mu
+    epsilon = gdp_epsilon(mu, delta)
+    z_release = math.sqrt(K / share) / mu
     z = noise_for(gdp_epsilon(mu * math.sqrt(1 - share), delta), K * P, q, delta=delta)
     release: Part = (Gaussian(z_release), Sampling(), "zero-out")
 

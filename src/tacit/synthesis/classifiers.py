@@ -5,18 +5,52 @@ In closed form, or trained on features drawn from them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Params, params_of
-from tacit.synthesis.moments import Gaussians
+from tacit.core import Client, Params, Predictor, params_of
+from tacit.privacy.mechanisms import clip_rows
+from tacit.synthesis.features import encoder
+from tacit.synthesis.moments import Gaussians, Terms, plain, pooled
 
 HEADS = ("qda", "lda", "logistic", "mlp")
 # of a trained head: virtual features per class, and its training
-DRAWS, EPOCHS, BATCH, HIDDEN = 2000, 20, 256, 128
+DRAWS = 2000
+EPOCHS = 20
+BATCH = 256
+HIDDEN = 128
+MIX = 0.5  # the weight of the covariance of all classes
+RIDGE = 1.2  # what is left of a spectrum, times this
+
+
+def made_of(
+    replies: Sequence[Params], terms: Terms, head: str, ordered: bool, rng: np.random.Generator
+) -> Params:
+    """Return the classifier that clients' moments amount to.
+
+    Args:
+        replies: what each client has released
+        terms: the constants of these releases
+        head: qda, lda, logistic or mlp; auto: qda, or lda if there is one covariance for all
+        ordered: whether features come in the order of their frequencies
+        rng: for a head that is trained
+    """
+    g = pooled(replies, terms, mix=MIX, ridge=RIDGE, ordered=ordered)
+    if head in ("logistic", "mlp"):
+        return trained(g, HIDDEN if head == "mlp" else 0, rng)
+    one_covariance = len(replies[0]["M"]) == 1
+    return linear(g) if one_covariance or head == "lda" else quadratic(g)
+
+
+def predictor(me: Client, x: Params, features: str) -> Predictor:
+    """Return the function from network inputs to scores, features clipped as in the release."""
+    encode = encoder(features, tuple(me.test.source.x.shape[1:]))
+    k = x["m" if "m" in x else "0.weight"].shape[1]
+    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])
 
 
 def quadratic(g: Gaussians) -> Params:

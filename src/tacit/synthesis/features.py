@@ -26,7 +26,9 @@ FEATURES: Registry[Callable[[tuple[int, ...]], Encoder]] = Registry(
     "features", group="tacit.features", also=("auto",)
 )  # by name: what makes an encoder for inputs of a shape
 # cells along a side, directions of gradients, cells of mean colours along a side
-CELLS, BINS, COLOURS = 6, 8, 3
+CELLS = 6
+BINS = 8
+COLOURS = 3
 MANY = 64  # examples that an encoder of the user's own is tried on
 
 
@@ -42,7 +44,8 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
         return _own(name, shape)
     if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
         raise BadInput(
-            f"features = {name!r}: needs images of at least 4x4; these inputs are {'x'.join(map(str, shape))}"
+            f"features = {name!r}: needs images of at least 4x4; "
+            f"these inputs are {'x'.join(map(str, shape))}"
         )
     return FEATURES[name](shape)
 
@@ -90,7 +93,9 @@ def raw(x: Tensor) -> Tensor:
 
 
 def hog(images: Tensor) -> Tensor:
-    """Return histograms of oriented gradients, as amplitudes of their spatial and angular frequencies, low ones first.
+    """Return histograms of oriented gradients.
+
+    As amplitudes of their spatial and angular frequencies, low ones first.
 
     The rotation to frequencies changes no distance; it lets whoever has too few examples keep the
     first ones only.
@@ -101,7 +106,8 @@ def hog(images: Tensor) -> Tensor:
 
 def colour_hog(images: Tensor) -> Tensor:
     """Return the same with the mean colours of larger cells, with less weight."""
-    cells, colours = _even(histograms(images)).sqrt(), _pool(images - 0.5, COLOURS)
+    cells = _even(histograms(images)).sqrt()
+    colours = _pool(images - 0.5, COLOURS)
     channels = images.shape[1]
     parts = [(unit_rows(cells), _waves(BINS), _angular(BINS))]
     return _low_first(
@@ -118,16 +124,18 @@ def histograms(images: Tensor) -> Tensor:
     bin 2 downwards.
     """
     p = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
-    dx, dy = p[..., 1:-1, 2:] - p[..., 1:-1, :-2], p[..., 2:, 1:-1] - p[..., :-2, 1:-1]
+    dx = p[..., 1:-1, 2:] - p[..., 1:-1, :-2]
+    dy = p[..., 2:, 1:-1] - p[..., :-2, 1:-1]
     strongest = (dx.square() + dy.square()).argmax(1, keepdim=True)
-    dx, dy = dx.gather(1, strongest), dy.gather(1, strongest)
+    dx = dx.gather(1, strongest)
+    dy = dy.gather(1, strongest)
     away = torch.atan2(dy, dx) * (BINS / (2 * math.pi)) - torch.arange(BINS).view(1, -1, 1, 1)
     away = (away - BINS * torch.round(away / BINS)).abs()  # round the circle
     return _pool(torch.hypot(dx, dy) * (1 - away).clamp_min(0), CELLS)
 
 
 def _even(cells: Tensor) -> Tensor:
-    """Divide each cell by the strength of the gradients around it, so that contrast counts for little."""
+    """Divide each cell by the strength of the gradients around it: contrast counts for little."""
     energy = torch.nn.functional.pad(
         cells.square().sum(1, keepdim=True), (1, 1, 1, 1), mode="replicate"
     )
@@ -162,7 +170,8 @@ def _low_first(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
 
     Each with its own waves along a.
     """
-    flat, order = [], []
+    flat = []
+    order = []
     for maps, waves, frequencies in parts:
         rows, columns = maps.shape[-2:]
         turned = _cosines(rows).to(maps) @ maps @ _cosines(columns).to(maps).T
@@ -210,7 +219,9 @@ class Dct:
     def __init__(self, shape: tuple[int, ...], frequencies: int = 16) -> None:
         self.shape = shape
         channels, height, width = shape
-        self.rows, self.columns, self.mix = _cosines(height), _cosines(width), _cosines(channels)
+        self.rows = _cosines(height)
+        self.columns = _cosines(width)
+        self.mix = _cosines(channels)
         # along diagonals: low frequencies first
         order = torch.arange(height)[:, None] + torch.arange(width)
         first = (order < frequencies).expand(shape).clone()
@@ -244,7 +255,8 @@ def _cosines(size: int) -> Tensor:
 
     Row u holds cos(pi (2 i + 1) u / (2 size)).
     """
-    i, u = torch.arange(size, dtype=torch.float64), torch.arange(size, dtype=torch.float64)[:, None]
+    i = torch.arange(size, dtype=torch.float64)
+    u = torch.arange(size, dtype=torch.float64)[:, None]
     table = torch.cos(math.pi * (2 * i + 1) * u / (2 * size)) * math.sqrt(2 / size)
     table[0] /= math.sqrt(2)
     return table
@@ -287,7 +299,8 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
     nor change.
     """
     draw = torch.Generator().manual_seed(0)
-    x, many = torch.rand(4, *shape, generator=draw), torch.rand(MANY, *shape, generator=draw)
+    x = torch.rand(4, *shape, generator=draw)
+    many = torch.rand(MANY, *shape, generator=draw)
     cpu = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         before = digest(found), chance(cpu)
@@ -325,7 +338,8 @@ def _check_same(name: str, found: Callable[[Tensor], object], x: Tensor) -> Tens
         if again.shape != same.shape:
             raise BadInput(_depends(name))
         # row by row: one that is large must not hide what happens to others
-        apart, size = ((again - same).abs().amax(1), same.abs().amax(1))
+        apart = (again - same).abs().amax(1)
+        size = same.abs().amax(1)
         if same.isfinite().all() and not (apart <= 1e-4 * (size + same.abs().median())).all():
             raise BadInput(_depends(name))
     return first

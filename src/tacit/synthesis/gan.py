@@ -148,7 +148,8 @@ class GAN(GANSettings):
         does not look at. In paper mode the budget ends where the paper's accountant says so; the
         ledger has what was really spent.
         """
-        shape, known = image_shape(me), counts if self.mode == "certified" else None
+        shape = image_shape(me)
+        known = counts if self.mode == "certified" else None
         if self.mode == "certified" and known is None:
             raise ValueError("counts: a certified training needs released ones")
         size = len(me.data) if known is None else public_size(known)
@@ -157,7 +158,8 @@ class GAN(GANSettings):
                 f"client {me.id}: has no examples, and mode = 'paper' needs at least one"
             )
         game = Game(self, shape, classes, me.rng, me.data.device, me.precision)
-        plan, watch = self.plan(size, epsilon, delta), watch or (lambda done, of: None)
+        plan = self.plan(size, epsilon, delta)
+        watch = watch or (lambda done, of: None)
         if known is None:
             self._paper(me, game, plan, watch)
         else:
@@ -165,10 +167,11 @@ class GAN(GANSettings):
         return game.fitted()
 
     def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:
-        # Labels and latents come from a seed that everybody may know, so how many are drawn must not
-        # depend on the sample: B follows from released counts. The sample itself has a stream of
-        # its own, and nothing is drawn for the real images.
-        B, weights = plan.batch, list(game.D.parameters())
+        # Labels and latents come from a seed that everybody may know, so how many are drawn must
+        # not depend on the sample: B follows from released counts. The sample itself has a stream
+        # of its own, and nothing is drawn for the real images.
+        B = plan.batch
+        weights = list(game.D.parameters())
         release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps)
         for t, rows in enumerate(release.samples(len(me.data)), 1):
             real, _ = clipped_sum(game.D, game.real_loss, *pictures(me, rows), game.clip)
@@ -183,12 +186,14 @@ class GAN(GANSettings):
             watch(t, plan.steps)
 
     def _paper(self, me: Client, game: Game, plan: Plan, watch: Watch) -> None:
-        B, weights = plan.batch, list(game.D.parameters())
+        B = plan.batch
+        weights = list(game.D.parameters())
         if self.conditional:
             without_guarantee(me, "gan labels", LABELS)
         release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps, law="fixed")
-        # the comments count the lines of algorithm 2. Each row of a sample has its fake by its place
-        # in it; all samples are of one size, so a record that is zeroed out changes its own pair only
+        # the comments count the lines of algorithm 2. Each row of a sample has its fake by its
+        # place in it; all samples are of one size, so a record that is zeroed out changes its own
+        # pair only
         for t, rows in enumerate(release.samples(len(me.data)), 1):
             x, y = pictures(me, rows)  # 4
             fakes = game.fakes(y)  # 3, 6
@@ -204,7 +209,8 @@ def image_shape(me: Client) -> Shape:
     """Return the shape of a client's images, or refuse what is none."""
     x = me.data.examples.x
     if x.dtype != torch.uint8 or x.dim() != 4:
-        what = f"{str(x.dtype).removeprefix('torch.')} inputs of shape {'x'.join(map(str, x.shape[1:]))}"
+        dtype = str(x.dtype).removeprefix("torch.")
+        what = f"{dtype} inputs of shape {'x'.join(map(str, x.shape[1:]))}"
         raise BadInput(
             f"generator = 'gan': needs images of bytes (channels, height, width), not {what}"
         )
@@ -232,21 +238,22 @@ class Game:
         device: str = "cpu",
         precision: Precision = "f32",
     ) -> None:
-        self.gan, self.shape, self.rng, self.device, self.clip = (
-            gan,
-            shape,
-            rng,
-            device,
-            gan.own("clip"),
-        )
-        seed, known = int(rng.integers(2**63)), classes if gan.conditional else 0
+        self.gan = gan
+        self.shape = shape
+        self.rng = rng
+        self.device = device
+        self.clip = gan.own("clip")
+        seed = int(rng.integers(2**63))
+        known = classes if gan.conditional else 0
         self.D, self.G = networks(shape[0], known, gan.width, gan.latent, seed, device)
         # what the generator learns from; the discriminator itself learns in single precision
         self.judge = copy.copy(self.D)
         for net in (self.G, self.judge):
             compute_in(precision, net)
-        self.average, self.turns = copy.deepcopy(self.G), 0
-        lr, betas = gan.own("lr"), (gan.beta1, gan.beta2)
+        self.average = copy.deepcopy(self.G)
+        self.turns = 0
+        lr = gan.own("lr")
+        betas = (gan.beta1, gan.beta2)
         self.opt_D, self.opt_G = (
             torch.optim.Adam(net.parameters(), lr, betas) for net in (self.D, self.G)
         )
@@ -291,7 +298,8 @@ class Game:
 
     def improve_G(self, images: Tensor, y: Tensor) -> None:
         """Let the generator make such images look more real, and the average follow it."""
-        weights, fading = list(self.G.parameters()), self.gan.loss == "saturating"
+        weights = list(self.G.parameters())
+        fading = self.gan.loss == "saturating"
         D = self.judge
         loss = -self.fake_loss(D, images, y) if fading else self.real_loss(D, images, y)
         for w, g in zip(weights, torch.autograd.grad(loss.mean(), weights), strict=True):

@@ -16,13 +16,16 @@ import torch
 from torch import Tensor
 
 from tacit.core import Client, ClientId, Pure, Release, Released, check_number
-from tacit.privacy.mechanisms import discrete_laplace, exponential
+from tacit.privacy.mechanisms import discrete_laplace, exponential, line_of
+from tacit.privacy.rules import over
 
 Array = np.ndarray[Any, Any]
 
 
 def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[Array]:
-    """Choose how many synthetic examples of each class to make, about ``gamma`` of a client's own (algorithm 3).
+    """Choose how many synthetic examples of each class to make (algorithm 3).
+
+    About ``gamma`` for each of a client's own.
 
     Guarantee, for replacing one record: each of the L choices is an exponential mechanism with
     epsilon / L.
@@ -47,12 +50,12 @@ def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[A
 
 def pls_line(client: ClientId, epsilon: float) -> Release:
     """Return what the ledger will say of :func:`pls`."""
-    event = Pure(epsilon)
-    return Release("pls", "example", client, "server", event, ((0, 0),), relation="replace")
+    (line,) = over(line_of("pls", Pure(epsilon), relation="replace"), client, 1)
+    return line
 
 
 def utility(n_k: int, n: int, n_hat: int) -> Array:
-    """Return how well each r of 0..n_hat keeps a class's share: -|r/n_hat - n_k/n|, equation (4)."""
+    """Return how well each r of 0..n_hat keeps a class's share: -|r/n_hat - n_k/n| (eq. 4)."""
     return -np.abs(np.arange(n_hat + 1) / max(n_hat, 1) - n_k / max(n, 1))
 
 
@@ -92,7 +95,7 @@ def held(counts: Array, sd: float) -> Array:
 
 
 def public_size(counts: Array) -> int:
-    """Return the number of records by released counts, at least 1, to be used where the true one is secret."""
+    """Return the number of records by released counts, at least 1, where the true one is secret."""
     return max(1, round(float(np.sum(counts))))
 
 
@@ -116,9 +119,15 @@ def cut(n: int, p: Array) -> Array:
     return whole
 
 
+def random_labels(held: Array, n: int, rng: np.random.Generator) -> Tensor:
+    """Return n labels of these classes (of all, if there are none) in random proportions P_k."""
+    weights = rng.dirichlet(np.ones(len(held))) * (held if held.any() else 1.0)
+    return spelled_out(cut(n, weights / weights.sum()))
+
+
 def iidify(y: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return rows with as many of each class that is there as the rarest of them has (GFL's IIDify)."""
-    rows = [np.flatnonzero(y.numpy() == c) for c in y.unique().tolist()]  # type: ignore[no-untyped-call]
+    """Return rows with as many of each class as the rarest one has that is there (IIDify)."""
+    rows = [np.flatnonzero(y.numpy() == c) for c in np.unique(y.numpy())]
     least = min(map(len, rows), default=0)
     chosen = [rng.choice(r, least, replace=False) for r in rows]
     return torch.from_numpy(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64))

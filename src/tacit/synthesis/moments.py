@@ -22,16 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Gaussian, Params, Release, check_clip, check_number
+from tacit.core import Client, ClientId, Params, Release, check_clip, check_number
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import clip_rows, gaussian
+from tacit.privacy.mechanisms import clip_rows
+from tacit.privacy.rules import Noised
 from tacit.synthesis.features import Dct, Encoder
 from tacit.synthesis.labels import held
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1000  # records encoded at a time
 # the two releases, as the ledger names them
-MEANS, COVARIANCES = "moments: means", "moments: covariances"
+MEANS = "moments: means"
+COVARIANCES = "moments: covariances"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,20 @@ class Terms:
         return self.mu * math.sqrt(1 - self.share)
 
     @property
+    def means(self) -> Noised:
+        """The rule of counts and means: a record's row has norm sqrt(1 + s^2) at most."""
+        return Noised(MEANS, math.sqrt(1 + self.s**2), 1 / self.mu1)
+
+    @property
+    def covariances(self) -> Noised:
+        """The rule of covariances: a record moves them by R^2 at most."""
+        return Noised(COVARIANCES, self.R**2, 1 / self.mu2)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        """Return the ledger lines of a client's releases, which are :func:`release`."""
+        return self.means.lines(owner, n, times) + self.covariances.lines(owner, n, times)
+
+    @property
     def sd_sums(self) -> float:
         """The noise on each entry of q."""
         return math.sqrt(1 + self.s**2) / self.mu1
@@ -67,9 +83,15 @@ class Terms:
 def release(
     me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, shared: bool = False
 ) -> Params:
-    """Release ``q`` (classes, k + 1) and ``M`` (classes, k (k + 1) / 2) of records with features F and labels y.
+    """Release the moments of records: ``q`` (classes, k + 1) and ``M`` (classes, k (k + 1) / 2).
 
-    ``shared``: one M for all classes together, each record centred at its own class.
+    Args:
+        me: the client
+        F: features, a row for each record
+        y: labels
+        classes: how many there are
+        terms: the public constants
+        shared: one M for all classes together, each record centred at its own class
 
     Guarantee: every class is released, so also which ones a client holds is hidden. A record is in
     one class, and its row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far
@@ -80,26 +102,17 @@ def release(
     below the hair by which rows are clipped below the bound.
     """
     whole = F.isfinite().all(1)
-    F, y = clip_rows(F[whole].double(), 1.0), y[whole]
+    F = clip_rows(F[whole].double(), 1.0)
+    y = y[whole]
     rows = torch.cat([F, F.new_full((len(F), 1), terms.s)], 1)
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
-    bound = math.sqrt(1 + terms.s**2)
-    q = gaussian(me, MEANS, Params(q=sums), sensitivity=bound, z=1 / terms.mu1)["q"].float()
+    q = terms.means.send(me, Params(q=sums))["q"].float()
     _, m = counts_and_means(q, terms)
     d = clip_rows(F - m.double()[y], terms.R)
     groups = [d] if shared else [d[y == c] for c in range(classes)]
     M = torch.stack([pack(g.T @ g) for g in groups])
-    noisy = gaussian(me, COVARIANCES, Params(M=M), sensitivity=terms.R**2, z=1 / terms.mu2)
-    return Params(q=q, M=noisy["M"].float()).as_released()
-
-
-def lines(client: ClientId, terms: Terms) -> list[Release]:
-    """Return what the ledger of a client will say of a release, before it is done."""
-    parts = ((MEANS, terms.mu1), (COVARIANCES, terms.mu2))
-    return [
-        Release(what, "example", client, "server", Gaussian(1 / mu), ((0, 0),))
-        for what, mu in parts
-    ]
+    noisy = terms.covariances.send(me, Params(M=M))["M"].float()
+    return Params(q=q, M=noisy).as_released()
 
 
 def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
@@ -107,7 +120,8 @@ def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
 
     A mean is drawn towards zero as far as its noise asks for (James, Stein 1961).
     """
-    sums, n = q[:, :-1], q[:, -1] / terms.s
+    sums = q[:, :-1]
+    n = q[:, -1] / terms.s
     signal = (1 - sums.shape[1] * terms.sd_sums**2 / sums.square().sum(1)).clamp_min(0)
     m = sums * (signal / n.clamp_min(1.0))[:, None]
     return n, m / m.norm(dim=1, keepdim=True).clamp_min(1.0)
@@ -167,7 +181,8 @@ def pooled(
     # (clients, classes) of ones and zeros
     use = torch.stack([holders(n) for n in torch.stack(known, 1)], 1)
     q = sum_of(use, [r["q"].double() for r in replies])
-    n, parts = (q[:, -1] / terms.s).clamp_min(1.0), use.sum(0)
+    n = (q[:, -1] / terms.s).clamp_min(1.0)
+    parts = use.sum(0)
     k = q.shape[1] - 1
     if ordered:
         k = min(k, max(32, int(2 * terms.mu * (n / parts.sqrt()).median())))
@@ -191,7 +206,7 @@ def sum_of(use: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 
 def holders(n: Tensor) -> Tensor:
-    """Return ones for the clients whose records of a class are worth their noise, given their noisy counts.
+    """Return ones for clients whose records of a class are worth their noise, by noisy counts.
 
     A sum over j clients has j times the noise's variance: the largest counts are taken as long as
     signal over noise, their sum over sqrt j, grows.
@@ -214,7 +229,8 @@ def denoised(M: Tensor, n: Tensor, parts: Tensor | int, terms: Terms, ridge: flo
     weight for it in the Frobenius norm (Benaych-Georges, Nadakuditi 2011). The rest of the trace is
     spread evenly, times ``ridge``.
     """
-    k, n = len(M), n.clamp_min(1.0)
+    k = len(M)
+    n = n.clamp_min(1.0)
     edge = terms.sd_scatter * (2 * k * parts) ** 0.5 / n
     values, vectors = torch.linalg.eigh(M / n)
     kept = torch.where(values > edge, (values.square() - edge**2).clamp_min(0).sqrt(), 0.0)
@@ -248,7 +264,7 @@ def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Moments:
-    """A generator of examples from moments of their cosine transform (images) or of the features as they are."""
+    """A generator from moments: of the cosine transform of images, or of features as they are."""
 
     frequencies: int = 16  # frequencies of the cosine transform, in each direction
     # bound on the size of an example: its norm over the square root of its length
@@ -284,7 +300,8 @@ class Code:
     def __init__(
         self, shape: tuple[int, ...], bytes_: bool, frequencies: int, bound: float
     ) -> None:
-        self.shape, self.bytes = shape, bytes_
+        self.shape = shape
+        self.bytes = bytes_
         self.dct = Dct(shape, frequencies) if len(shape) == 3 else None
         self.scale = bound * math.sqrt(math.prod(shape))
 

@@ -42,7 +42,7 @@ class Discriminator(nn.Module):
 
 
 class Generator(nn.Module):
-    """Four transposed convolutions from a latent vector and the embedding of a class to pixels in -1..1."""
+    """From a latent vector and a class to pixels in -1..1, by four transposed convolutions."""
 
     def __init__(self, channels: int, classes: int, width: int, latent: int) -> None:
         super().__init__()
@@ -73,10 +73,11 @@ class Generator(nn.Module):
 def networks(
     channels: int, classes: int, width: int, latent: int, seed: int, device: str = "cpu"
 ) -> tuple[Discriminator, Generator]:
-    """Return both networks, fresh, the same for the same seed; ``classes`` = 0: they see no labels."""
+    """Return both networks, the same for the same seed; ``classes`` = 0: they see no labels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        D, G = Discriminator(channels, classes, width), Generator(channels, classes, width, latent)
+        D = Discriminator(channels, classes, width)
+        G = Generator(channels, classes, width, latent)
     for net in (D, G):
         net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return D, G

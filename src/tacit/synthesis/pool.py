@@ -65,7 +65,8 @@ def even(
     pool = union(list(shares.values()))
     if len(pool) < len(ids):
         raise BadInput(
-            f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; a larger gamma gives more"
+            f"gamma: the pool has {len(pool)} samples for {len(ids)} clients; "
+            "a larger gamma gives more"
         )
     hands = np.array_split(rng.permutation(len(pool)), len(ids))
     return {i: pool.take(torch.from_numpy(rows)) for i, rows in zip(ids, hands, strict=True)}
@@ -78,7 +79,8 @@ class Joined:
     """
 
     def __init__(self, cohort: Cohort, ids: tuple[str, ...]) -> None:
-        self.cohort, self.ids = cohort, ids
+        self.cohort = cohort
+        self.ids = ids
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cohort, name)

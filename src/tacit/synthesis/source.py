@@ -6,7 +6,6 @@ Which generator, in which mode, at what cost.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,19 +15,17 @@ from tacit.core import (
     BadInput,
     Client,
     ClientId,
-    Gaussian,
-    NonPrivate,
     Pure,
     Release,
     Released,
-    Sampling,
     check_number,
 )
+from tacit.privacy.mechanisms import claimed_line, line_of, steps_line
+from tacit.privacy.rules import over
 from tacit.synthesis.budget import Mode
 from tacit.synthesis.gan import GAN, LABELS, GANSettings, Watch
 from tacit.synthesis.labels import held, histogram
 from tacit.synthesis.moments import Moments
-from tacit.synthesis.moments import lines as moment_lines
 
 Array = np.ndarray[Any, Any]
 KIND = {"certified": "moments", "paper": "gan"}  # the generator of each mode
@@ -83,7 +80,8 @@ class Source:
             )
         if self.kind == "gan" and self.label_epsilon >= self.cost:
             raise BadInput(
-                f"label_epsilon = {self.label_epsilon:g}: must be below pool_epsilon = {self.cost:g}"
+                f"label_epsilon = {self.label_epsilon:g}: "
+                f"must be below pool_epsilon = {self.cost:g}"
             )
 
     @property
@@ -106,8 +104,9 @@ class Source:
             moments = self.moments.fit(me, classes=me.classes, epsilon=self.cost, delta=delta)
             return Fitted(moments, Released(moments.counts))  # they follow from the noisy sums
         counts = None if self.mode == "paper" else self._histogram(me)
-        gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
+        gan = self.gan.in_mode(self.mode)
         known = None if counts is None else counts.value
+        epsilon = self.cost - self.label_epsilon
         how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "watch": watch}
         return Fitted(gan.fit(me, classes=me.classes, counts=known, **how), counts)
 
@@ -117,14 +116,21 @@ class Source:
         return noisy.map(lambda counts: held(counts, 2**0.5 / self.label_epsilon))
 
     def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
-        """Return what the ledger of a client with ``n`` examples will say of this, before it is done."""
-        line = partial(Release, unit="example", owner=client, observer="server", rounds=((0, 0),))
+        """Return what the ledger of a client with ``n`` examples will say of :meth:`fit`.
+
+        Args:
+            client: whose ledger
+            n: how many examples it has
+            delta: of the epsilon that this costs
+        """
         if self.kind == "moments":
-            return moment_lines(client, self.moments.terms(self.cost, delta))
-        gan, epsilon = self.gan.in_mode(self.mode), self.cost - self.label_epsilon
-        plan = gan.plan(n, epsilon, delta)
-        sampling = Sampling.at(plan.q, "poisson" if self.mode == "certified" else "fixed")
-        steps = line("gan", event=Gaussian(plan.z), steps=plan.steps, sampling=sampling)
+            return self.moments.terms(self.cost, delta).lines(client, n, 1)
+        gan = self.gan.in_mode(self.mode)
+        plan = gan.plan(n, self.cost - self.label_epsilon, delta)
+        law: Literal["poisson", "fixed"] = "poisson" if self.mode == "certified" else "fixed"
+        lines = [steps_line("gan", plan.q, plan.z, plan.steps, law)]
         if self.mode == "certified":
-            return [line("class histogram", event=Pure(self.label_epsilon)), steps]
-        return [*([line("gan labels", event=NonPrivate(LABELS))] if gan.conditional else []), steps]
+            lines = [line_of("class histogram", Pure(self.label_epsilon)), *lines]
+        elif gan.conditional:
+            lines = [claimed_line("gan labels", LABELS), *lines]
+        return [said for line in lines for said in over(line, client, 1)]

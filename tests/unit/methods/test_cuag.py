@@ -28,10 +28,12 @@ from tacit.core import (
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.methods import CUAG, PFLDyn, cuag
+from tacit.methods.cuag_claims import sigma as cuag_sigma
+from tacit.methods.cuag_rules import Turn
 from tacit.privacy import gdp_epsilon, mechanisms
 from tacit.privacy.accounting import bill_epsilon
-from tacit.privacy.claimed import cuag_sigma
 from tacit.privacy.layers import LayerBounds
+from tacit.privacy.mechanisms import gaussian_mean
 from tacit.privacy.schedule import mu_in_round, noise_beside
 
 DELTA = 1e-5
@@ -101,11 +103,16 @@ def test_sigma_by_hand():
 LAYERS = Params(a=torch.tensor([3.0, 4.0]), b=torch.zeros(2), c=torch.full((4,), 10.0))
 
 
+def as_published(me, method):
+    """Return what a tenth of the clients send, each of them."""
+    return method.rule(me.id, me.size, 1, DELTA, Turn(lam=0.1)).send(me, LAYERS)
+
+
 def test_algorithm_4_by_hand(monkeypatch):
     """Norms 5, 0 and 20: noise of 2 * 5 sigma / 50, none at all, and 2 * 20 sigma / 50."""
     monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     me, sigma = a_client(round=9), cuag_sigma(0.25, 500, 0.1, 50, 10, 25)
-    got = cuag.as_published(me, LAYERS, CUAG(mode="paper"), 0.25, 0.1)
+    got = as_published(me, CUAG(mode="paper"))
     torch.testing.assert_close(got["a"], LAYERS["a"] + 0.2 * sigma)
     torch.testing.assert_close(got["b"], torch.zeros(2))
     torch.testing.assert_close(got["c"], LAYERS["c"] + 0.8 * sigma)
@@ -115,7 +122,7 @@ def test_algorithm_4_by_hand(monkeypatch):
 def test_a_fixed_clip_as_in_table_5(monkeypatch):
     monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     sigma = cuag_sigma(0.25, 500, 0.1, 50, 1, 25)
-    got = cuag.as_published(a_client(), LAYERS, CUAG(mode="paper", fixed_clip=10.0), 0.25, 0.1)
+    got = as_published(a_client(), CUAG(mode="paper", fixed_clip=10.0))
     torch.testing.assert_close(got["a"], LAYERS["a"] + 0.4 * sigma)
     torch.testing.assert_close(got["b"], torch.full((2,), 0.4 * sigma))
     torch.testing.assert_close(got["c"], LAYERS["c"] / 2 + 0.4 * sigma)
@@ -124,7 +131,7 @@ def test_a_fixed_clip_as_in_table_5(monkeypatch):
 def test_the_variance_taken_for_the_deviation(monkeypatch):
     monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     sigma = cuag_sigma(0.25, 500, 0.1, 50, 1, 25)
-    got = cuag.as_published(a_client(), LAYERS, CUAG(mode="paper", squared=True), 0.25, 0.1)
+    got = as_published(a_client(), CUAG(mode="paper", squared=True))
     torch.testing.assert_close(got["a"], LAYERS["a"] + (0.2 * sigma) ** 2)
     torch.testing.assert_close(got["b"], torch.zeros(2))
 
@@ -356,7 +363,7 @@ def test_bounds_follow_the_medians_of_the_layers_by_hand(monkeypatch):
     sent = [bounds.with_bits(Params(a=f * X["a"], b=X["b"])) for f in (1.0, 1.0, 2.0)]
     answers = {str(i): cuag.Update(u) for i, u in enumerate(sent)}
     replies = Replies("cuag.train@0", server.sample(Everyone(), 0), answers, {})
-    d, c = method.noisy_mean(server, replies, s, 1.0)
+    d, c = method.rule("0", 0, 1, DELTA, Turn(c=s.c)).mean(server, replies, s.x)
     assert c == pytest.approx({"a": 3 * math.exp(-0.2 / 6), "b": math.exp(0.1)})
     torch.testing.assert_close(
         d["a"], (2 * X["a"] + 3 * X["a"] / X["a"].norm()) / 3, rtol=1e-4, atol=1e-5
@@ -371,9 +378,9 @@ def test_what_clients_send_for_a_sum_is_clipped_already(sandbox, monkeypatch, na
 
     def spied(cohort, replies, *args, **settings):
         sent.extend(replies)
-        return mechanisms.gaussian_mean(cohort, replies, *args, **settings)
+        return gaussian_mean(cohort, replies, *args, **settings)
 
-    monkeypatch.setattr(cuag, "gaussian_mean", spied)
+    monkeypatch.setattr(mechanisms, "gaussian_mean", spied)
     run(sandbox, method)
     assert len(sent) == 12
     assert all(0.5 < r.dx.norm() <= 1 + 1e-5 for r in sent)

@@ -23,6 +23,7 @@ from tacit.data.federated import LocalData
 from tacit.local import prototypes
 from tacit.local.prototypes import Episodes, Private
 from tacit.methods import CUAG, cuag
+from tacit.methods.cuag_rules import Turn
 from tacit.models import build
 from tacit.privacy import gdp_epsilon, mechanisms
 from tacit.privacy.audit import judge, projection, repeated, spread
@@ -218,7 +219,8 @@ def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
         matrix="none",
         rounds=rounds,
     )
-    s, z = method.init(X), method.shared_noise(rounds, DELTA)
+    s = method.init(X)
+    rule = method.rule("0", 0, rounds, DELTA, Turn(c=s.c))
     bounds = LayerBounds.of(s.c, X)
     answer = (bounds.with_bits if adaptive else bounds.clipped)(1000.0 * X)
     away = answer.zeros()
@@ -232,7 +234,7 @@ def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
         points = {"0": away, "1": away} | ({"2": answer} if present else {})
         sent = {i: cuag.Update(p) for i, p in points.items()}
         replies = Replies(f"cuag.train@{round}", server.sample(Everyone(), round), sent, {})
-        return flat(*method.noisy_mean(server, replies, s, z))
+        return flat(*rule.mean(server, replies, s.x))
 
     server = Server(["0", "1", "2"], 0)
     for round in range(rounds):

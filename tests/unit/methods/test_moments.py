@@ -14,9 +14,9 @@ from tacit import privacy
 from tacit.codec import same
 from tacit.core import BadInput, Client, Gaussian, Ledger, Nothing
 from tacit.experiment.drive import drive
-from tacit.methods.moments import Moments, label, predictor
+from tacit.methods.moments import Moments, label
 from tacit.synthesis import classifiers
-from tacit.synthesis.classifiers import linear, quadratic, scores, trained
+from tacit.synthesis.classifiers import linear, predictor, quadratic, scores, trained
 from tacit.synthesis.moments import Gaussians, Terms, pooled, release
 
 DELTA = 1e-5

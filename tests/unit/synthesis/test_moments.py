@@ -15,6 +15,7 @@ from tacit import privacy
 from tacit.core import BadInput, Client, Gaussian, Ledger, Params
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
+from tacit.privacy import mechanisms
 from tacit.privacy.audit import judge
 from tacit.privacy.gdp import gdp_mu
 from tacit.synthesis import moments as room
@@ -29,7 +30,6 @@ from tacit.synthesis.moments import (
     denoised,
     encoded,
     holders,
-    lines,
     pack,
     plain,
     pooled,
@@ -80,13 +80,13 @@ def bare(F, y, terms, q=None, shared=False):
     """
     values, bounds = {}, {}
 
-    def exact(me, what, value, *, sensitivity, z):
+    def exact(me, what, value, *, sensitivity, z, **rest):
         (name,) = value
         values[name], bounds[name] = value[name], (sensitivity, z)
         return Params({name: q}) if name == "q" and q is not None else value
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "gaussian", exact)
+        patch.setattr(mechanisms, "gaussian", exact)
         release(client(), F, y, CLASSES, terms, shared=shared)
     return values, bounds
 
@@ -187,7 +187,7 @@ def test_the_ledger_has_two_lines_that_cost_what_was_asked_for(epsilon, shared):
         (MEANS, Gaussian(1 / terms.mu1)),
         (COVARIANCES, Gaussian(1 / terms.mu2)),
     ]
-    for ledger in (me.spent, Ledger(lines("0", terms))):
+    for ledger in (me.spent, Ledger(terms.lines("0", 1, 1))):
         got = privacy.epsilon(ledger, unit="example", observer="server", delta=DELTA)
         assert got == pytest.approx(epsilon, rel=1e-6)
         assert got <= epsilon * (1 + 1e-9)

@@ -1,0 +1,73 @@
+"""GFL's settings, and what is released because of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
+
+from tacit.core import (
+    BadInput,
+    Method,
+    Release,
+    Sizes,
+    Times,
+    check_number,
+    check_rounds,
+    unnoised,
+)
+from tacit.local.sgd import SGD
+from tacit.synthesis.source import Source
+
+
+@dataclass(frozen=True)
+class Settings(Source, Method):
+    """What can be set, and what clients do and release because of it."""
+
+    can_follow: ClassVar[bool] = False
+    n_k: int = 500  # samples from each client
+    E_s: float = 10.0  # epochs of the server's training in the first round
+    tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
+    # auto: open in paper mode, dp-sgd with sgd.clip
+    online: Literal["auto", "none", "dp-sgd", "open"] = "auto"
+    rounds: int = 20  # communication rounds
+    per_round: int = 0  # clients sampled in each round; 0: everyone
+    # training at the clients and, without noise, at the server
+    sgd: SGD = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rounds(self.rounds, self.per_round)
+        check_number("n_k", self.n_k, at_least=1, whole=True)
+        check_number("E_s", self.E_s, at_least=0)
+        if self.tau != math.inf:
+            check_number("tau", self.tau, at_least=0)
+        if self.online == "dp-sgd" and not self.sgd.clip:
+            raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+        if self.work != "dp-sgd":
+            self.sgd.refuse_clip(
+                f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip"
+            )
+
+    @property
+    def work(self) -> str:
+        """What clients do in the online stage."""
+        if self.online != "auto":
+            return self.online
+        if self.mode == "paper":
+            return "open"
+        return "dp-sgd" if self.sgd.clip else "none"
+
+    @property
+    def per_example(self) -> bool:
+        return self.sgd.clip > 0
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
+        # there, labels go up in the clear
+        if self.work == "open" or (self.mode == "paper" and self.work != "none"):
+            lines += [unnoised("gfl", c) for c in sizes]
+        return lines + self.sgd.releases(sizes, times)

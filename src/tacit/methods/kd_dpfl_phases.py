@@ -1,0 +1,118 @@
+"""The two phases of KD-DPFL: how the public set gets its labels, and the rounds that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tacit.core import ClientId, Cohort, Everyone, Params, Sample, check_clip, check_number
+from tacit.data.examples import Examples
+from tacit.local.sgd import SGD
+from tacit.local.teachers import SOLVED, Voting
+from tacit.methods import kd_dpfl_claims as paper
+from tacit.methods.fedavg import train
+from tacit.methods.moments import Moments
+from tacit.methods.pate import winners
+from tacit.privacy.mechanisms import public_noise
+from tacit.privacy.rules import AsPublished, NoisyCounts, NoisyWinners
+from tacit.privacy.schedule import Turns
+from tacit.synthesis.moments import Terms
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Phase 1 (algorithm 1): large clients label the public images, by moments or by votes."""
+
+    how: str  # moments, sub-teachers or vote
+    epsilon: float  # eps_1, what it costs a large client
+    features: str  # of the images, for moments
+    voting: Voting
+
+    @property
+    def moments(self) -> Moments:
+        """What large clients release; as there are few of them, more of it goes to the means."""
+        head = "lda" if self.epsilon < 2 else "auto"
+        return Moments(self.epsilon, self.features, head=head, share=0.5)  # type: ignore[arg-type]
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse inputs that have no such features."""
+        if self.how == "moments":
+            self.moments.check_inputs(shape)
+
+    def rule(self, delta: float) -> Terms | NoisyCounts | NoisyWinners:
+        """Return the rule of what a large client releases, once."""
+        return self.moments.terms(delta) if self.how == "moments" else self.voting.rule(delta)
+
+    def labels(
+        self, cohort: Cohort, x: Params, large: Sequence[ClientId], images: Tensor
+    ) -> Tensor:
+        """Ask the large clients; return the pseudo-labels of the images.
+
+        Args:
+            cohort: whom to ask
+            x: where teachers start from
+            large: who teaches
+            images: the public ones
+        """
+        if self.how == "moments":
+            return self.moments.labels(cohort, Sample(tuple(large), 0, Everyone()), images)
+        return winners(self.voting, cohort, x, large, images)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Phase 2 (algorithm 2): the special client and some general ones, by lot."""
+
+    paper: bool  # as published
+    rounds: int
+    per_round: int  # N, the special client included; 0: all
+    epsilon: float  # eps_2, of a general client
+    eps_pub: float  # paper: of the special client in a round; 0: eps_2 lasts for all rounds
+    ratio: float  # paper: eps_pri / eps_pub
+    C: float  # paper: norm in the published noise
+    K_max: int  # rounds of a general client, at most; 0: an equal share of all
+    clip: float  # clipping norm of an example's gradient
+    sgd: SGD  # of general clients
+    special: SGD  # of the special client
+
+    def __post_init__(self) -> None:
+        for name in ("eps_pub", "C"):
+            check_number(name, getattr(self, name), at_least=0)
+        check_number("ratio", self.ratio, above=0)
+        check_number("K_max", self.K_max, at_least=0, whole=True)
+        check_clip("clip", self.clip)
+        self.sgd.refuse_clip(SOLVED)
+
+    def turns(self, pool: Sequence[ClientId]) -> Turns:
+        """Any N - 1 of the pool in the paper; else of those drawn least, at most K_max times."""
+        N = self.per_round or len(pool) + 1
+        return Turns(pool, N - 1, self.rounds, fair=not self.paper, most=self.K_max)
+
+    def costs(self, N: int) -> tuple[float, float, float]:
+        """Return the paper's eps_pub, eps_pri, and what it counts for a round of N."""
+        return paper.round_costs(self.epsilon / self.rounds, N, self.ratio, self.eps_pub)
+
+    def rule(self, n: int, K: int, delta: float, eps_pri: float) -> SGD | AsPublished:
+        """Return how a general client sends.
+
+        Args:
+            n: how many examples it has
+            K: the rounds that it takes part in
+            delta: of its epsilon
+            eps_pri: paper: what the round costs it
+        """
+        if not self.paper:
+            return self.sgd.costing(self.epsilon, clip=self.clip, n=n, times=K, delta=delta)
+        sd = paper.sigma(self.C, n, eps_pri, delta)
+        return AsPublished("kd_dpfl weights", sd, paper.NO_CLIPPING)
+
+    def special_client(self, cohort: Cohort, x: Params, c_pub: Examples, t: int, N: int) -> Params:
+        """Return w_pub in round t of N participants: with noise in the paper only."""
+        w_pub = x + cohort.own(train(x=x, sgd=self.special), c_pub, t).dx
+        if not self.paper:
+            return w_pub
+        eps_pub, _, _ = self.costs(N)
+        sd = paper.sigma(self.C, len(c_pub), eps_pub, cohort.delta)
+        return public_noise(cohort, w_pub, sd=sd, t=t)
