@@ -26,8 +26,8 @@ LONG = 600.0  # seconds that are left of a run after which one asks how it could
 
 
 def watcher(label: str) -> Bar | Lines:
-    """Return what fits the place: a bar on a terminal, lines otherwise."""
-    return Bar(label) if sys.stderr.isatty() else Lines(label)
+    """Return what fits the place: a bar on a terminal or in a notebook, lines otherwise."""
+    return Bar(label) if sys.stderr.isatty() or Console().is_jupyter else Lines(label)
 
 
 @dataclass

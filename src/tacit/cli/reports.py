@@ -14,8 +14,10 @@ import tyro
 from tacit.cli.flags import parse
 from tacit.core import BadInput
 from tacit.experiment.metrics import Metric
-from tacit.report.page import write_report
+from tacit.report.page import results, write_report
+from tacit.report.reading import read_all
 from tacit.report.review import write_review
+from tacit.report.tables import Form, formatted
 from tacit.report.viewer import Viewer
 
 DIRS = tyro.conf.arg(
@@ -34,6 +36,8 @@ class ReportFlags:
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], DIRS] = ()
     out: Path | None = None  # the page; default: report.html or review.html in DIR
     for_: Annotated[Literal["us", "review"], FOR] = "us"
+    # print the table of the runs like that, and write no page
+    format: Form | None = None
     metric: Metric | None = None  # what tables and pictures show; default: what the run says
 
 
@@ -52,6 +56,12 @@ def report(args: Sequence[str]) -> None:
         if len(given.folders) > 1:
             raise BadInput(f"DIR: a review is of one run, not of {len(given.folders)} folders")
         print(f"review: {write_review(given.folders[0], given.out)}")
+        return
+    if given.format is not None:
+        runs = read_all(given.folders)
+        table = results(runs, given.metric or runs[0].metric)
+        cells = [[cell.text for cell in row] for row in table.rows]
+        print(formatted([table.head, *cells], given.format))
         return
     print(f"report: {write_report(given.folders, given.out, given.metric)}")
 

@@ -44,7 +44,7 @@ from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
 from tacit.report.page import write_report
 from tacit.report.pictures import draw_accuracy
-from tacit.report.tables import comparison_table
+from tacit.report.tables import Form, comparison_table
 from tacit.synthesis.augment import Augment
 from tacit.synthesis.source import Source
 
@@ -313,6 +313,7 @@ class CompareFlags:
     rounds: int | None = None  # rounds of every method; default: each method's own
     per_round: int | None = None  # clients sampled in each round; 0: everyone
     repeats: int = 1  # runs of each method, with seeds seed, seed+1, ...
+    format: Form = "text"  # how the table is printed
     out: Path | None = None  # folder for all runs; default: a new one in runs/
     sgd: SGD = field(default_factory=SGD)  # local training of every method
     setting: Annotated[Setting, tyro.conf.arg(name="")] = field(default_factory=Setting)
@@ -326,7 +327,7 @@ def compare(args: Sequence[str]) -> None:
     plan = Comparison(words, given.setting, given.repeats, notes)
     with resumable(given.out) as told, watcher("compare") as watch:
         compared = start_comparison(plan, out=given.out, watch=watch, told=told)
-    show(compared)
+    show(compared, given.format)
 
 
 def common(given: CompareFlags, args: Sequence[str]) -> dict[str, Any]:
@@ -337,7 +338,7 @@ def common(given: CompareFlags, args: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if v is not None} | sgd
 
 
-def show(compared: Compared) -> None:
+def show(compared: Compared, form: Form = "text") -> None:
     """Print the table, why epsilon is what it is, and draw the picture."""
     plan = read_comparison(compared.folder)
     names = short_names(plan.methods)
@@ -350,9 +351,9 @@ def show(compared: Compared) -> None:
     print(f"{title}, {plan.repeats} seed{'s' * (plan.repeats > 1)}")
     whose = "of one example zeroed out, of one client replaced"
     print(f"eps at delta {s.delta:g} against the server, {whose}\n")
-    table = comparison_table([row.named(names[row.method]) for row in compared.rows])
-    write_table(table, compared.folder)
-    print(table + "\n")
+    rows = [row.named(names[row.method]) for row in compared.rows]
+    write_table(comparison_table(rows), compared.folder)
+    print(comparison_table(rows, form) + "\n")
     for note in compared.notes:
         print(note)
     for why in dict.fromkeys(map(_because, compared.rows)):

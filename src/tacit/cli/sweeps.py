@@ -22,7 +22,7 @@ from tacit.methods import METHODS
 from tacit.methods.spec import method_from_spec, raw_method
 from tacit.report.page import write_report
 from tacit.report.pictures import draw_sweep
-from tacit.report.tables import sweep_table
+from tacit.report.tables import Form, sweep_table
 
 HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over FIELD=...] [--repeats N] [options]
 
@@ -59,13 +59,13 @@ def sweep(args: Sequence[str]) -> None:
         raise BadInput(
             f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`"
         )
-    plan, out = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
+    plan, out, form = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
     with resumable(out) as told, watcher("sweep") as watch:
         swept = start_sweep(plan, out=out, watch=watch, told=told)
-    show(swept)
+    show(swept, form)
 
 
-def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
+def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
     """Read the flags of one method, which has all of its own."""
     default = Experiment(method_from_spec(word))
     more: list[tuple[str, Any, Any]] = [
@@ -75,6 +75,7 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
             Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")],
             1,
         ),
+        ("format", Annotated[Form, tyro.conf.arg(help="how the table is printed")], "text"),
     ]
     about = f"{word}: {first_line(default.method)}"
     given = parse(
@@ -84,12 +85,16 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None]:
         about=about,
         registry=METHOD_WORDS,
     )
-    return Sweep(
-        {word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats
-    ), given.out
+    return (
+        Sweep(
+            {word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats
+        ),
+        given.out,
+        given.format,
+    )
 
 
-def _several(args: Sequence[str]) -> tuple[Sweep, Path | None]:
+def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
     """Read the flags that several methods share."""
     given = parse(
         SweepFlags, args, prog="tacit sweep", about="Run several methods over a grid of numbers."
@@ -101,7 +106,11 @@ def _several(args: Sequence[str]) -> tuple[Sweep, Path | None]:
         name: raw_method(method_from_spec(word))
         for name, word in zip(given.methods, words, strict=True)
     }
-    return Sweep(raw, over_from(given.over), given.setting, given.repeats, notes), given.out
+    return (
+        Sweep(raw, over_from(given.over), given.setting, given.repeats, notes),
+        given.out,
+        given.format,
+    )
 
 
 def resume(folder: Path) -> None:
@@ -111,14 +120,13 @@ def resume(folder: Path) -> None:
     show(swept)
 
 
-def show(swept: Swept) -> None:
+def show(swept: Swept, form: Form = "text") -> None:
     """Print the table and draw the picture."""
     s, repeats = swept.plan.setting, swept.plan.repeats
     title = f"{Path(s.data).name}, {s.split}"
     print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}, zeroed out\n")
-    table = sweep_table(swept.rows)
-    write_table(table, swept.folder)
-    print(table + "\n")
+    write_table(sweep_table(swept.rows), swept.folder)
+    print(sweep_table(swept.rows, form) + "\n")
     for note in swept.plan.notes:
         print(note)
     for name, why in swept.stopped.items():

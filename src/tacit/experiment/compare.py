@@ -17,9 +17,11 @@ import numpy as np
 
 from tacit import codec
 from tacit import data as data_room
-from tacit.core import BadInput, BudgetReached, TacitError, check_number
+from tacit.core import BadInput, BudgetReached, TacitError, check_choice, check_number
 from tacit.data.examples import Dataset
 from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
+from tacit.experiment.curves import html_table, over_rounds
+from tacit.experiment.metrics import WORDS
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
@@ -27,6 +29,7 @@ from tacit.experiment.shared_options import with_common
 from tacit.experiment.start import data_again
 from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import folder_of, method_from_spec, validated
+from tacit.privacy import show_epsilon
 
 P = TypeVar("P")
 FILE, TABLE = "comparison.json", "table.json"
@@ -103,6 +106,53 @@ class Compared:
     folder: Path
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs of each method, one for each seed."""
+        plan = read_comparison(self.folder)
+        return {
+            word: [Run(self.folder / name) for name, _ in plan.runs_of(word)]
+            for word in plan.methods
+        }
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The history of each run of each method: see :attr:`Run.history`."""
+        return {word: [run.history for run in runs] for word, runs in self.runs.items()}
+
+    def plot(self, metric: str = "") -> Any:
+        """Return a matplotlib figure of all methods over rounds."""
+        chosen = metric or self.rows[0].metric
+        check_choice("metric", chosen, WORDS)
+        return over_rounds(self.runs, metric=chosen)
+
+    def _repr_html_(self) -> str:
+        """Show the comparison in a notebook."""
+        return html_table(*shown(self.rows), "; ".join(self.notes))
+
+
+def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of a small table."""
+    head = ["method", WORDS[rows[0].metric], "own data", "eps", "for", "MB up", "seconds"]
+    body = [
+        [
+            r.method,
+            "-" if r.personal else _percent(r.shown),
+            _percent(r.own_data),
+            show_epsilon(r.spent),
+            r.protects,
+            f"{r.megabytes_up:.2f}",
+            f"{r.seconds:.1f}",
+        ]
+        for r in rows
+    ]
+    return head, body
+
+
+def _percent(values: Sequence[float]) -> str:
+    there = [v for v in values if not np.isnan(v)]
+    return f"{100 * float(np.mean(there)):.1f} %" if there else "-"
 
 
 @shows_setting

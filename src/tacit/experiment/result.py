@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit import privacy
 from tacit.core import (
@@ -13,9 +13,18 @@ from tacit.core import (
     Ledger,
     Observer,
     Relation,
+    check_choice,
 )
 from tacit.experiment.config import Experiment
+from tacit.experiment.curves import history, html_table, over_rounds
+from tacit.experiment.metrics import WORDS
 from tacit.experiment.rundir import RunDir
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tacit.data.examples import Dataset
+    from tacit.experiment.trained import Ready
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,56 @@ class Run:
     def experiment(self) -> Experiment:
         """What ran."""
         return RunDir.open(self.folder).experiment()
+
+    @property
+    def history(self) -> Any:
+        """Numbers by round: a pandas frame where pandas is installed, else lists by name."""
+        return history(self.metrics)
+
+    def plot(self, metric: str = "") -> Any:
+        """Return a matplotlib figure of accuracy, or of another metric, over rounds."""
+        chosen = metric or self.experiment.setting.metric
+        check_choice("metric", chosen, WORDS)
+        return over_rounds({self.folder.name: [self]}, self.folder.name, chosen)
+
+    def model(self, *, client: str | None = None, dataset: Dataset | None = None) -> Ready:
+        """Return the trained module; it takes inputs as they are in the data.
+
+        Args:
+            client: whose model, for a method where each client has its own
+            dataset: the data, where the run was started with a data set of your own
+        """
+        from tacit.experiment import trained  # it makes plans, which make runs
+
+        return trained.trained(self.folder, client=client, dataset=dataset)
+
+    def predict(
+        self, inputs: Any, *, client: str | None = None, dataset: Dataset | None = None
+    ) -> Tensor:
+        """Return the class of each input, as a number; inputs are as they are in the data."""
+        from tacit.experiment import trained
+
+        return trained.predicted(self.model(client=client, dataset=dataset), inputs)
+
+    def export(self, file: str | Path, *, dataset: Dataset | None = None) -> Path:
+        """Write the trained network as ONNX, the scaling of its inputs included."""
+        from tacit.experiment import trained
+
+        return trained.export(self.folder, Path(file), dataset)
+
+    def _repr_html_(self) -> str:
+        """Show the run in a notebook."""
+        final, method = self.final, self.experiment.method
+        unit, observer = method.protects
+        row = [
+            self.folder.name,
+            f"{100 * self.accuracy:.1f} %" if final else "not evaluated",
+            f"{self.rounds} of {method.rounds}",
+            privacy.show_epsilon(self.spent),
+            f"one {unit} against {observer}",
+        ]
+        head = ["run", "accuracy", "rounds", "eps", "for"]
+        return html_table(head, [row], self.why)
 
 
 class Stopped(BudgetReached):

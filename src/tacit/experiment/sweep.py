@@ -24,10 +24,13 @@ from tacit.experiment.compare import (
     read_plan,
     row,
     run_all,
+    shown,
     write_json,
     write_plan,
 )
 from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
+from tacit.experiment.curves import html_table, over_rounds
+from tacit.experiment.metrics import WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.start import data_again
@@ -115,6 +118,37 @@ class Swept:
     plan: Sweep
     rows: list[tuple[Point, Row]]
     stopped: dict[str, str]
+
+    @property
+    def runs(self) -> list[tuple[Point, list[Run]]]:
+        """The runs at each point, one for each seed."""
+        each = [(p, self.plan.runs_of(p)) for p in self.plan.points()]
+        return [(p, [Run(self.folder / name) for name, _ in runs]) for p, runs in each]
+
+    @property
+    def history(self) -> list[tuple[Point, list[Any]]]:
+        """The history of each run at each point: see :attr:`Run.history`."""
+        return [(point, [run.history for run in runs]) for point, runs in self.runs]
+
+    def plot(self, metric: str = "") -> Any:
+        """Return a matplotlib figure of all points over rounds."""
+        chosen = metric or self.rows[0][1].metric
+        check_choice("metric", chosen, WORDS)
+        return over_rounds({_said(p): runs for p, runs in self.runs}, metric=chosen)
+
+    def _repr_html_(self) -> str:
+        """Show the sweep in a notebook."""
+        head, body = shown([row for _, row in self.rows])
+        over = list(self.plan.over)
+        rows = [
+            [*(f"{point.values[k]:g}" for k in over), *row]
+            for (point, _), row in zip(self.rows, body, strict=True)
+        ]
+        return html_table([*over, *head], rows, "; ".join(self.stopped.values()))
+
+
+def _said(point: Point) -> str:
+    return ", ".join([point.word, *(f"{k} = {v:g}" for k, v in point.values.items())])
 
 
 def numbers(cls: type[Any], prefix: str = "") -> list[str]:

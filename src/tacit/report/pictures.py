@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tacit.experiment.curves import over_rounds
 from tacit.experiment.metrics import WORDS
 
 if TYPE_CHECKING:
@@ -51,30 +52,7 @@ def draw_accuracy(
 
     One line per method with a band of one standard deviation, as PNG and SVG.
     """
-    figure, axes = _axes(7.5, 4.5)
-    for label, repeats in runs.items():
-        curves = [
-            {m["round"]: m[metric] for m in r.metrics if m.get(metric) is not None} for r in repeats
-        ]
-        rounds = sorted(set.intersection(*(set(c) for c in curves)))
-        table = 100 * np.array([[c[t] for t in rounds] for c in curves])
-        middle, spread = table.mean(0), table.std(0)
-        # on the clients' own data, so not comparable: dashed
-        personal = bool(repeats[0].final.get("personal"))
-        style = {
-            "linestyle": "--" if personal else "-",
-            "marker": "o" if len(rounds) < 30 else None,
-            "markersize": 3,
-        }
-        (line,) = axes.plot(rounds, middle, label=label + " (own data)" * personal, **style)
-        axes.fill_between(
-            rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0
-        )
-    axes.set(xlabel="round", ylabel=f"test {WORDS[metric]} (%)", ylim=(0, 101), title=title)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return _save(figure, stem)
+    return _save(over_rounds(runs, title, metric), stem)
 
 
 def draw_epsilon(

@@ -1,9 +1,12 @@
-"""Tables of results, in plain text."""
+"""Tables of results: plain text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,9 +17,11 @@ if TYPE_CHECKING:
     from tacit.experiment.compare import Row
     from tacit.experiment.sweep import Point
 
+Form = Literal["text", "md", "latex", "csv"]
 
-def comparison_table(rows: Sequence[Row]) -> str:
-    """Return a comparison as aligned text: accuracy, privacy and cost, one line per method.
+
+def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
+    """Return a comparison as a table: accuracy, privacy and cost, one line per method.
 
     The shared model's accuracy is on the whole test set; a personal method has none, only the
     clients' own. Epsilon is against the server, for an example zeroed out and for a client
@@ -45,7 +50,7 @@ def comparison_table(rows: Sequence[Row]) -> str:
         ]
         for r in rows
     ]
-    return aligned([head, *body], ["", *map(stopped, rows)])
+    return formatted([head, *body], form, ["", *map(stopped, rows)])
 
 
 def stopped(row: Row) -> str:
@@ -63,8 +68,8 @@ def stopped(row: Row) -> str:
     return f"{some}stopped at round {where} of {row.rounds} (budget)"
 
 
-def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
-    """Return a sweep as aligned text.
+def sweep_table(rows: Sequence[tuple[Point, Row]], form: Form = "text") -> str:
+    """Return a sweep as a table.
 
     Where, accuracy, what the methods measure of themselves, epsilon of what, zeroed out.
     """
@@ -93,7 +98,51 @@ def sweep_table(rows: Sequence[tuple[Point, Row]]) -> str:
         ]
         for point, r in rows
     ]
-    return aligned([head, *body])
+    return formatted([head, *body], form)
+
+
+def formatted(table: Sequence[Sequence[str]], form: Form, remarks: Sequence[str] = ()) -> str:
+    """Return rows, the first of them the head, as text, Markdown, LaTeX (booktabs) or CSV.
+
+    Remarks are the last column, if there is any.
+    """
+    if form == "text":
+        return aligned(table, remarks)
+    noted = any(remarks)
+    rows = [[*row, *([said] if noted else [])] for row, said in zip_longest(table, remarks)]
+    rows[0][-1:] = ["remark"] if noted else rows[0][-1:]
+    return {"md": _markdown, "latex": _latex, "csv": _csv}[form](rows)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    cells = [[cell.replace("\\", "\\\\").replace("|", "\\|") for cell in row] for row in rows]
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [cells[0], rule, *cells[1:]])
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
+
+
+def _latex(rows: Sequence[Sequence[str]]) -> str:
+    def cell(text: str) -> str:
+        return r"$\infty$" if text == "inf" else "".join(LATEX.get(c, c) for c in text)
+
+    head, *body = [" & ".join(map(cell, row)) + r" \\" for row in rows]
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().rstrip("\n")
 
 
 def aligned(table: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
