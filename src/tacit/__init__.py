@@ -1,7 +1,4 @@
-"""Tacit.
-
-Private federated learning on non-IID data, with a privacy figure you can trust.
-"""
+"""Tacit: private federated learning on non-IID data, with a privacy figure you can trust."""
 
 from __future__ import annotations
 
