@@ -8,7 +8,8 @@ PACKAGE = ROOT / "src" / "tacit"
 PAGE = ROOT / "docs" / "map.md"
 HEAD = """# The map, file by file
 
-The first line of each file, by room. `make map` writes this page; a test compares it with the files.
+The first line of each file, by room. `make map` writes this page, and a test compares it with the
+files.
 """
 
 

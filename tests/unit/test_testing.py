@@ -164,15 +164,19 @@ def test_state_in_self_is_named(mine):
             object.__setattr__(self, "_m", m)
             s = State(s.x + m, t + 1)
 """
-    said = the_finding(mine((STEP, momentum))[0])
-    assert said.startswith("state that survives outside `s`: attribute `self._m`")
+    method, file = mine((STEP, momentum))
+    said = the_finding(method)
+    place = line_of(file, "object.__setattr__")
+    assert said.startswith(f"state that survives outside `s`: attribute `self._m` ({place})")
     assert said.endswith("(a restarted run differs after round 2: `s.x`)")
 
 
 def test_an_attribute_is_named_also_if_nothing_depends_on_it_yet(mine):
     mutated = STEP + '            object.__setattr__(self, "_seen", t)\n'
-    said = the_finding(mine((STEP, mutated))[0])
-    assert said == "state that survives outside `s`: attribute `self._seen`"
+    method, file = mine((STEP, mutated))
+    place = line_of(file, "object.__setattr__")
+    expected = f"state that survives outside `s`: attribute `self._seen` ({place})"
+    assert the_finding(method) == expected
 
 
 def test_a_cached_property_is_no_state(mine):
@@ -196,9 +200,10 @@ def test_a_cached_property_is_no_state(mine):
 def test_state_in_a_module_or_a_class_is_named(mine, prefix, read, write, words):
     step = f"            m = 0.9 * ({read}) + d\n            {write}\n"
     later = "\ndef unused():\n    return M\n" if "globals" in read else ""
-    method, _ = mine((STEP, step + STEP.replace("+ d", "+ m")), prefix=prefix, more=later)
+    method, file = mine((STEP, step + STEP.replace("+ d", "+ m")), prefix=prefix, more=later)
     said = the_finding(method)
     assert said.startswith(f"state that survives outside `s`: {words}")
+    assert f"({line_of(file, f'            {write}')})" in said
 
 
 def test_a_local_across_a_yield_is_named(mine):

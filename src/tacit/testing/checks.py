@@ -14,6 +14,7 @@ from tacit.engines.server import Engine
 from tacit.experiment.drive import drive
 from tacit.experiment.evaluate import evaluate
 from tacit.testing.memory import Memory, attributes, modules_of, rebuilt
+from tacit.testing.places import written_at
 from tacit.testing.sources import SOURCES, UNSEEDED, Watch, disturbed
 from tacit.testing.world import Sandbox
 
@@ -209,7 +210,8 @@ def nothing_survives(sandbox: Sandbox, method: Method) -> list[str]:
     alive = list(itertools.islice(living.run(engine, living.init(sandbox.x0)), most_steps(method)))
     after = attributes(living)
     moved = [name for name in after if name not in before or after[name] != before[name]]
-    left = [f"attribute `self.{name}`" for name in moved]
+    modules = modules_of(type(method))
+    left = [f"attribute `self.{name}`{written_at(name, modules)}" for name in moved]
     elsewhere = memory.changed()
     anew = list(steps(method, sandbox.serial(method), living.init(sandbox.x0), memory=memory))
     differs = first_difference(alive, anew)

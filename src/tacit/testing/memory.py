@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from tacit.core import Method, Task
+from tacit.testing.places import written_at
 
 CODE: tuple[type[Any], ...] = (
     *(ModuleType, type, FunctionType, BuiltinFunctionType, Task),
@@ -119,7 +120,7 @@ class Memory:
     def changed(self) -> list[str]:
         """Return in words which of them are no longer what they were."""
         return [
-            _words(place)
+            _words(place) + written_at(place[1], modules_of(self.cls))
             for place, value in self._now()
             if place not in self.looks or self.looks[place] != frozen(value)
         ]
