@@ -7,6 +7,10 @@ folder=${1:-hospitals}
 port=${2:-9092}
 mkdir -p "$folder"
 cd "$folder"
+if [ -f pids ] && xargs -r ps -o pid= -p < <(paste -sd, pids) > /dev/null 2>&1; then
+    echo "start.sh: $folder has been started already; $here/stop.sh $folder ends it" >&2
+    exit 1
+fi
 : > pids
 
 # The coordinator makes an authority and a certificate for its own address.
@@ -19,15 +23,21 @@ for name in hospital-a hospital-b hospital-c; do
         tacit keys new "$name" "$name"
         tacit keys add keys "$name" "$name/$name.pub"
     fi
-    # A site has its data, its private key, the coordinator's ca.crt, and a folder for its memory and ledger.
-    # Here a part of the embedded digits stands for a hospital's own data: two classes each. A hospital
-    # says instead, for example, --data scans/ --classes benign,malignant: all classes there can be.
+    # A site has its data, its private key, the coordinator's ca.crt, a policy that says what it may
+    # be asked for, and a folder for its memory and ledger. Here a part of the embedded digits stands
+    # for a hospital's own data: two classes each. A hospital says instead, for example,
+    # --data scans/ --classes benign,malignant: all classes there can be.
     tacit join --server "localhost:$port" --name "$name" --key "$name/$name.key" --ca keys/ca.crt \
-        --accept "$here/experiment.toml" --store "$name/store" --data digits --split label:2 --part "$part/3" > "$name/join.log" 2>&1 &
+        --policy "$here/policy.toml" --store "$name/store" --data digits --split label:2 --part "$part/3" > "$name/join.log" 2>&1 &
     echo $! >> pids
     part=$((part + 1))
 done
 
-tacit serve "$here/experiment.toml" --keys keys --host localhost --port "$port" --out run > serve.log 2>&1 &
+# A run that is there goes on; a new one begins with the experiment.
+what=$here/experiment.toml
+[ ! -f run/config.toml ] || what=run
+set -- --keys keys --host localhost --port "$port"
+[ "$what" = run ] || set -- "$@" --out run
+tacit serve "$what" "$@" > serve.log 2>&1 &
 echo $! >> pids
 echo "started; $folder/serve.log tells how it goes, $here/stop.sh $folder ends it all"

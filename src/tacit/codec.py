@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tacit.core import BadInput, Damaged, Params, PublicFloat, PublicInt
+from tacit.core.files import remove_parts as remove_parts
+from tacit.core.files import write_atomically as write_atomically
 from tacit.core.own_code import trusted, wire_name
 
 # What no honest message or file comes near: whatever is beyond is refused before it costs much.
@@ -202,43 +202,6 @@ def _opened(blob: bytes, longest: int = LONGEST) -> tuple[dict[str, str], dict[s
         raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
     except (KeyError, TypeError, AttributeError, OverflowError) as e:
         raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
-
-
-def write_atomically(
-    path: Path, blob: bytes, *, durable: bool = False, private: bool = False
-) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part.
-
-    A private one can be read by its owner only, from its first moment. A durable one outlasts a
-    power failure from the moment that this returns.
-    """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # of a process of that number that was killed
-    with open(part, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
-        f.write(blob)
-        if durable:
-            f.flush()
-            os.fsync(f.fileno())
-    part.replace(path)
-    if durable:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """See to it that the names in a folder outlast a power failure."""
-    if os.name != "posix":
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed had begun to write: for a folder that nobody else uses."""
-    for part in folder.rglob("*.part"):
-        part.unlink(missing_ok=True)
 
 
 def save(obj: Any, path: Path, *, place: str, durable: bool = False) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,27 +85,48 @@ def serve(
             f"keys = '{terms.keys}': no site is registered; `tacit keys add` registers one"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with _link(folder, terms, experiment) as link:
+    directory = RunDir(folder)
+    with _alone(directory), _link(folder, terms, experiment) as link:
         say(_listening(terms, folder))
         facts = gather(link, names, experiment.setting.clients, terms, say)
         roll = enrol(names or sorted(facts), facts)
         sample_seed = draw_sample_seed(experiment.setting.seed, terms, say)
         venue = _venue(experiment, roll, sample_seed, link, terms)
-        directory = RunDir.create(folder, venue.experiment)
+        directory.begin(venue.experiment)
         directory.put(SECRET, str(sample_seed).encode(), private=True)
         write_roll(folder, roll)
         return _conduct(venue, directory, watch, link, say)
 
 
 def go_on(folder: Path, terms: Terms, watch: Watcher, say: Callable[[str], None]) -> Run:
-    """Continue a run with sites from its last checkpoint."""
+    """Continue a run with sites from its last checkpoint; one that is finished is left as it is."""
     directory = RunDir.open(folder)
     roll, sample_seed = read_roll(folder), read_sample_seed(folder)
-    with _link(folder, terms, directory.experiment()) as link:
+    if is_finished(directory):
+        say(f"{folder}: all rounds are done")
+        return Run(folder)
+    with _alone(directory), _link(folder, terms, directory.experiment()) as link:
         say(_listening(terms, folder))
         gather(link, list(roll.sites.values()), len(roll.sites), terms, say)
         venue = _venue(directory.experiment(), roll, sample_seed, link, terms)
         return _conduct(venue, directory, watch, link, say)
+
+
+@contextmanager
+def _alone(directory: RunDir) -> Iterator[None]:
+    """Refuse a second coordinator of a run before anything is touched."""
+    directory.lock()
+    try:
+        yield
+    finally:
+        directory.unlock()
+
+
+def is_finished(directory: RunDir) -> bool:
+    """Tell whether there is nothing left to ask sites for."""
+    saved = directory.checkpoint()
+    rounds = directory.experiment().method.rounds
+    return saved is not None and saved[0].round >= rounds
 
 
 def _link(folder: Path, terms: Terms, experiment: Experiment) -> Link:
@@ -186,7 +208,12 @@ def read_roll(folder: Path) -> Roll:
         raise BadInput(
             f"'{folder}': not a run with sites (no {ROLL}); `tacit resume` continues others"
         )
-    raw = json.loads(RunDir.open(folder).get(ROLL))
+    try:
+        raw = json.loads(RunDir.open(folder).get(ROLL))
+    except json.JSONDecodeError:
+        raise BadInput(f"'{folder / ROLL}': not JSON") from None
+    if not isinstance(raw, dict):
+        raise BadInput(f"'{folder / ROLL}': must say run, sites and facts")
     roll: Roll = validated(Roll, raw, ROLL)
     return roll
 

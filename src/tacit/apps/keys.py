@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tacit.codec import write_atomically
 from tacit.core import BadInput
+from tacit.core.files import write_atomically
 
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey

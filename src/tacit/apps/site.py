@@ -53,7 +53,7 @@ from tacit.engines.charging import charge_failure
 from tacit.engines.client_host import World
 from tacit.engines.facts import Facts
 from tacit.engines.flower import Charter, letter, opened, packed
-from tacit.engines.messages import LONGEST_CALL, Answer, Head, Refusal, check_finite
+from tacit.engines.messages import LONGEST_CALL, NO_REPORT, Answer, Head, Refusal, check_finite
 from tacit.engines.replies import check_shapes, points
 from tacit.engines.store import BACK, ClientStore
 from tacit.experiment.scoring import Tally
@@ -272,7 +272,7 @@ class Site:
         The ledger says what, before it is known.
         """
         if self.metrics == 0:
-            raise Refused("metrics: this site does not report any")
+            raise Refused(f"metrics: {NO_REPORT}")
         store = world.store(head.client)
         me = world.client(call.task, head.client, head.round, {}, store.ledger())
         examiner = replace(me, id=Owner(head.client, tests=True).id)

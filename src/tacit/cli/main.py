@@ -112,8 +112,11 @@ def call(args: list[str]) -> int:
 
 
 def _guarded(command: str, args: list[str]) -> int:
-    from tacit.core.errors import TacitError, check_choice
-
+    try:
+        from tacit.core.errors import TacitError, check_choice
+    except KeyboardInterrupt:
+        print("\ntacit: interrupted", file=sys.stderr)
+        return 130
     try:
         check_choice("command", command, COMMANDS)
         module, _, function = COMMANDS[command][0].partition(":")

@@ -57,8 +57,11 @@ class Suggesting:
         self.done = True
 
 
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"accuracy {100 * accuracy:.1f}%"
+def _percent(line: dict[str, Any]) -> str:
+    if line["accuracy"] is None:
+        return ""
+    noise = f" ± {100 * line['noise']:.1f} (noisy)" if "noise" in line else ""
+    return f"accuracy {100 * line['accuracy']:.1f}%{noise}"
 
 
 def _epsilon(line: dict[str, Any]) -> str:
@@ -107,7 +110,7 @@ class Bar:
         """Move to the end of a round."""
         self.round = line["round"]
         if line["accuracy"] is not None:
-            self.note = f"{_percent(line['accuracy'])}  {_epsilon(line)}"
+            self.note = f"{_percent(line)}  {_epsilon(line)}"
         self.progress.update(self.task, completed=self.round, round=self.round, note=self.note)
 
 
@@ -146,7 +149,7 @@ class Lines:
         left = (now - self.began) / max(t - self.first_round, 1) * (rounds - t)
         parts = [
             f"round {t}/{rounds}",
-            _percent(line["accuracy"]),
+            _percent(line),
             _epsilon(line),
             f"{line['seconds']:.2f} s",
         ]

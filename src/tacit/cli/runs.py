@@ -228,8 +228,13 @@ def resumable(out: Path | None = None, *, exists: bool = False) -> Iterator[Call
 def conclude(done: Run) -> None:
     """Say how a run ended and where its files are."""
     final, name = done.final, label_of(name_of(done.experiment.method))
-    if not final:
+    if not final and not done.rounds:
         print(f"{name}: no round was run; files in {done.folder}")
+        return
+    if not final:
+        print(f"{name}: {done.rounds} rounds; no accuracy, as nobody reported any")
+        _say_privacy(done)
+        print(f"files in {done.folder}")
         return
     print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
     metric = done.experiment.setting.metric
@@ -268,7 +273,8 @@ def _conclude_stopped(done: Run) -> None:
 def _accuracy_line(final: dict[str, Any]) -> str:
     """Say how good the shared model is, or how good the clients' own models are and how much they differ."""
     if not final["personal"]:
-        return f"accuracy {100 * final['accuracy']:.2f}%"
+        noise = f" ± {100 * final['noise']:.2f} by the noise of reports" if "noise" in final else ""
+        return f"accuracy {100 * final['accuracy']:.2f}%{noise}"
     own = final["own_data"]
     spread = f"± {100 * own['std']:.1f} over clients, worst {100 * own['worst']:.1f}%"
     return f"mean accuracy of the clients' own models {100 * own['mean']:.2f}% ({spread})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import logging
 import math
@@ -46,10 +47,8 @@ KEYS_ARGUMENTS = {  # how many each command takes
 
 
 def _needs_flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise BadInput("flwr: not installed; `pip install 'tacit[flower]'`") from None
+    if importlib.util.find_spec("flwr") is None:  # importing it takes seconds
+        raise BadInput("flwr: not installed; `pip install 'tacit[flower]'`")
 
 
 def keys(args: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ from tacit.engines.asked import missing, odd, rounds_in
 from tacit.engines.attendance import Attendance
 from tacit.engines.config import Config
 from tacit.engines.facts import Facts
-from tacit.engines.messages import LONGEST_HEAD, Answer, Head, Refusal, plain_words
+from tacit.engines.messages import LONGEST_HEAD, NO_REPORT, Answer, Head, Refusal, plain_words
 from tacit.engines.replies import (
     MOST_LINES,
     Form,
@@ -401,7 +401,9 @@ class Sites(Engine):
         """
         blob, heads = pack(call), [self._head(i, ask_id(call.task, round), round) for i in ids]
         blobs, failed = self.exchange("look", blob, heads)
-        self.failed = failed | self.failed  # what went wrong in training is worth more
+        silent = {i for i, why in failed.items() if why.endswith(NO_REPORT)}  # as it may be
+        wrong = {i: why for i, why in failed.items() if i not in silent}
+        self.failed = wrong | self.failed  # what went wrong in training is worth more
         got: dict[ClientId, Answer] = {i: unpack(blobs[i]) for i in ids if i in blobs}
         self.learn(r for answer in got.values() for r in answer.ledger)
         return {i: answer.sent for i, answer in got.items()}

@@ -25,6 +25,8 @@ from tacit.core import errors as known_errors
 # characters of JSON in a message, its tensors apart: an answer holds a ledger, a call a state
 LONGEST_ANSWER, LONGEST_CALL, LONGEST_HEAD = 1 << 22, 1 << 24, 1 << 20
 
+NO_REPORT = "this site does not report any"  # what a site says that keeps its metrics to itself
+
 
 @dataclass(frozen=True)
 class Head:

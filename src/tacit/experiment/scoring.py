@@ -92,6 +92,23 @@ def summed(tallies: Iterable[Tally]) -> Tally:
     return Tally(np.ravel(right).tolist(), np.ravel(wrong).tolist(), loss)
 
 
+def noise_in(tallies: Mapping[ClientId, Tally], epsilons: Mapping[ClientId, float]) -> float:
+    """Return the standard deviation that noisy counts give the accuracy over all examples.
+
+    Each count of a report has two-sided geometric noise. To first order, without the cut at 0.
+
+    Args:
+        tallies: the counts of each client
+        epsilons: of the reports of those clients whose counts are noisy
+    """
+    total = summed(tallies.values())
+    variance = sum(
+        len(tallies[i].right) * 2 * math.exp(-e) / math.expm1(-e) ** 2 for i, e in epsilons.items()
+    )
+    right, wrong = sum(total.right), sum(total.wrong)
+    return math.hypot(right, wrong) * math.sqrt(variance) / max(total.examples, 1) ** 2
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How good a state is.

@@ -12,7 +12,19 @@ import torch
 from torch import nn
 
 from tacit.compress import Compressor
-from tacit.core import Aggregate, BadInput, Client, ClientId, Params, Predictor, Reply, task
+from tacit.core import (
+    Aggregate,
+    BadInput,
+    Client,
+    ClientId,
+    Ledger,
+    Owner,
+    Params,
+    Predictor,
+    Pure,
+    Reply,
+    task,
+)
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
@@ -27,7 +39,7 @@ from tacit.experiment.expected import Prediction
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
-from tacit.experiment.scoring import Evaluation, Tally, counted, score_with
+from tacit.experiment.scoring import Evaluation, Tally, counted, noise_in, score_with
 from tacit.local.sgd import network
 from tacit.models import build, choose
 
@@ -182,7 +194,16 @@ class AtSites:
             i: within(told, self.facts[i].tests)
             for i, told in engine.look(call, engine.everyone, round).items()
         }
-        return Evaluation.of(tallies, personal=method.answers == "personal").line()
+        line = Evaluation.of(tallies, personal=method.answers == "personal").line()
+        noisy = {i: e for i, e in reported(engine.ledger).items() if i in tallies}
+        noisy = {i: e for i, e in noisy.items() if tallies[i].loss is None}
+        return line | ({"noise": noise_in(tallies, noisy)} if line and noisy else {})
+
+
+def reported(ledger: Ledger) -> dict[ClientId, float]:
+    """Return the epsilon of one report of each site whose reports are noisy, by its ledger."""
+    of = {Owner.read(line.owner): line.event for line in ledger}
+    return {who.client: e.epsilon for who, e in of.items() if who.tests and isinstance(e, Pure)}
 
 
 def within(told: Tally, tests: int) -> Tally:
