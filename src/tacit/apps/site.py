@@ -392,5 +392,5 @@ def _fix(file: Path, agreed: dict[str, Any]) -> None:
             raise Refused("this site's memory is damaged; its owner is told how")
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text.encode(), durable=True)
-    elif file.read_text() != text:
+    elif file.read_bytes() != text.encode():
         raise Refused("charter: not the one this run began with")
