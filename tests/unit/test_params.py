@@ -178,3 +178,30 @@ def test_a_number_that_is_written_anywhere_in_a_large_tensor_shows(place):
     assert x.released
     x["w"][place] = 1.0
     assert not x.released
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.float16, torch.uint8])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda w: w.copy_(w.flip(0)),
+        lambda w: w.copy_(w[[1, 0, *range(2, 12)]]),
+        lambda w: w.resize_(3, 4),
+        lambda w: w[5:6].add_(1),
+    ],
+    ids=["turned", "swapped", "shaped", "written"],
+)
+def test_a_point_is_known_by_the_order_of_its_numbers_too(write, kind):
+    """An order that follows private data would tell of them: neurons sorted by who they fire for."""
+    x = Params(w=torch.arange(12).to(kind)).as_released()
+    y = Params(w=torch.arange(12).to(kind)).as_released()
+    write(x["w"])
+    assert not x.released
+    assert y.released
+
+
+def test_the_layout_in_memory_is_no_content():
+    x = Params(w=torch.rand(2, 3, 4, 5)).as_released()
+    dict.__setitem__(x, "w", x["w"].to(memory_format=torch.channels_last))
+    assert x.released
+    assert Params(w=torch.tensor(2.0), v=torch.zeros(0)).as_released().released

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -145,13 +146,29 @@ WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def checksum(v: Tensor) -> int:
-    """Return the sum of a tensor's bits, taken for whole numbers: quick, and no proof of anything.
+    """Return a sum of a tensor's bits, each place with a weight of its own: no proof of anything.
 
-    It is there to see that something was written by mistake.
+    It is quick, and there to see that something was written by mistake: other numbers, the same
+    ones in another order, or another shape.
     """
     bits = v.detach().reshape(-1).view(WIDTHS[v.element_size()])
-    # by parts: torch makes a copy in double width of whatever it adds up
-    return sum(int(part.sum(dtype=torch.int64)) for part in torch.split(bits, PART))
+    bits = bits if v.element_size() >= 4 else bits.int()
+    # by parts, so that little memory is needed, however large the tensor
+    parts = tuple(_weighed(part) for part in torch.split(bits, PART))
+    return hash((parts, tuple(v.shape)))
+
+
+def _weighed(bits: Tensor) -> int:
+    """Return the sum of whole numbers, each times a number of its place; it may overflow."""
+    weights = _weights(bits.dtype, bits.device)[: len(bits)]
+    return int(bits.dot(weights) if bits.device.type == "cpu" else (bits * weights).sum())
+
+
+@cache
+def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
+    """Return odd numbers, so that no single change is lost where products overflow."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(1 << 30, (PART,), dtype=kind, generator=draw).mul_(2).add_(1).to(device)
 
 
 def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
