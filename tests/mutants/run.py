@@ -170,6 +170,9 @@ def main() -> int:
     given = asked()
     words = given.words or [""]
     chosen = [m for m in known() if any(word in f"{m.file}: {m.name}" for word in words)]
+    if not chosen:  # without tests to run, pytest would run them all
+        say(f"No mutant has {' or '.join(words)} in its name or file")
+        return 1
     if old := stale(chosen, ROOT / "src"):
         say("\n".join(old))
         return 1

@@ -38,6 +38,14 @@ def test_a_text_that_is_gone_or_there_twice_is_told():
     assert len(told) == 3
 
 
+def test_a_word_that_no_mutant_has_is_said_to_be_none(monkeypatch, capsys):
+    """It would run all tests otherwise."""
+    monkeypatch.setattr(sys, "argv", ["run.py", "no such word"])
+    monkeypatch.setattr(run, "control", lambda mutants: True)
+    assert run.main() == 1
+    assert capsys.readouterr().out == "No mutant has no such word in its name or file\n"
+
+
 TRY = """
 import sys
 from mutants import run
