@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from tacit.core import (
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
 from tacit.privacy.calibrate import vote_noise_for
+from tacit.privacy.insides import Memory
 from tacit.privacy.rules import NoisyCounts, NoisyWinners
 
 Array = np.ndarray[Any, Any]
@@ -155,6 +157,7 @@ def sub_ballots(me: Client, x: Params, sgd: SGD, images: Tensor, many: int) -> A
     """
     own = me.data.examples
     rngs = me.rng.spawn(many)
+    memory = Memory.of(me.model)
     total = np.zeros((len(images), me.classes))
     for rows, rng in zip(parts(me, many), rngs, strict=True):
         part = me.data.holding(own, rows)
@@ -162,19 +165,27 @@ def sub_ballots(me: Client, x: Params, sgd: SGD, images: Tensor, many: int) -> A
         alone = replace(me, data=part, rng=rng, model=copy.deepcopy(me.model))
         with own_chance(rng, me.data.device):
             total += ballots(alone, x, sgd, images)
+    memory.check(me.model)  # what copies share, such as attributes of a class, is the model's too
     return total
 
 
 @contextmanager
 def own_chance(rng: np.random.Generator, device: str) -> Iterator[None]:
-    """Let torch draw from a stream of its own for a while.
+    """Let torch, numpy and Python draw from streams of their own for a while.
 
     How much one sub-teacher draws depends on its part of the data. From one stream for all, one
     example more would shift the dropout masks of all sub-teachers that come after.
     """
     cuda = [torch.cuda.current_device()] if device == "cuda" else []
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(cuda):
         torch.default_generator.manual_seed(seed := int(rng.integers(2**63)))
         if cuda:
             torch.cuda.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002

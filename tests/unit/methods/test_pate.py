@@ -2,7 +2,9 @@
 
 import copy
 import math
+import random
 from dataclasses import replace
+from typing import ClassVar
 
 import dp_accounting as dp
 import numpy as np
@@ -23,6 +25,7 @@ from tacit.methods.pate import PATE
 from tacit.privacy.calibrate import laplace_for, vote_noise_for
 from tacit.privacy.mechanisms import noisy_counts, noisy_max, vote_event
 from tacit.privacy.noise import FromSeed
+from tacit.privacy.perexample import CannotClip
 
 DELTA = 1e-5
 
@@ -133,17 +136,43 @@ class Careless(torch.nn.Module):
         return self.last(h - self.mean)
 
 
+class CarelessElsewhere(Careless):
+    """Draws from generators that are not torch's."""
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        if self.training:
+            h = h * torch.from_numpy(np.random.rand(*h.shape) < 0.5) * 2  # noqa: NPY002
+            h = h * torch.tensor([[random.random() < 0.5] for _ in h]) * 2
+        return self.last(h)
+
+
+class CarelessTogether(Careless):
+    """Keeps a running mean that all its copies share."""
+
+    together: ClassVar = [torch.zeros(16)]
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        if self.training:
+            self.together[0] = 0.9 * self.together[0] + 0.1 * h.detach().mean(0)
+        return self.last(h - self.together[0])
+
+
+@pytest.mark.parametrize("kind", [Careless, CarelessElsewhere])
 @pytest.mark.parametrize("gone", [0, 5, 11, 20])
-def test_chance_and_state_of_one_sub_teacher_do_not_reach_another(me, gone):
+def test_chance_and_state_of_one_sub_teacher_do_not_reach_another(me, gone, kind):
     """Dropout and running means, too: one example more shifts the masks of its own sub-teacher only."""
     torch.manual_seed(0)
-    model, images = Careless(), torch.randn(1000, 4)
+    model, images = kind(), torch.randn(1000, 4)
     me, x0, sgd = replace(me, model=model), params_of(model), SGD(lr=1.0, epochs=2, batch=4)
     rest = replace(me.data, rows=np.delete(me.data.rows, gone))
     counts = []
     for data in (me.data, rest):
         # as an engine does before each task
         torch.manual_seed(7)
+        np.random.seed(7)  # noqa: NPY002
+        random.seed(7)
         own = replace(fresh(me), data=data, model=copy.deepcopy(model))
         counts.append(sub_ballots(own, x0, sgd, images, 5))
     difference = np.abs(counts[0] - counts[1])
@@ -152,11 +181,21 @@ def test_chance_and_state_of_one_sub_teacher_do_not_reach_another(me, gone):
     assert np.linalg.norm(difference, axis=1).max() <= math.sqrt(2)
 
 
-def test_sub_teachers_leave_chance_and_network_as_they_were(me):
-    model = Careless()
+def test_sub_teachers_whose_networks_share_a_memory_fail(me):
+    """By an error that is charged: the votes of one could depend on the records of another."""
+    model = CarelessTogether()
+    with pytest.raises(CannotClip, match="together of the network changed in training"):
+        sub_ballots(replace(me, model=model), params_of(model), SGD(), torch.randn(3, 4), 4)
+
+
+@pytest.mark.parametrize("kind", [Careless, CarelessElsewhere])
+def test_sub_teachers_leave_chance_and_network_as_they_were(me, kind):
+    model = kind()
     state, mean = torch.get_rng_state(), model.mean.clone()
+    elsewhere = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     sub_ballots(replace(me, model=model), params_of(model), SGD(), torch.randn(3, 4), 4)
     assert torch.equal(model.mean, mean)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == elsewhere  # noqa: NPY002
     # but for the images that the test itself draws
     after = torch.get_rng_state()
     torch.set_rng_state(state)
