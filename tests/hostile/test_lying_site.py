@@ -41,6 +41,7 @@ from tacit.core import (
     Sampling,
     TooFewReplies,
 )
+from tacit.engines import flower
 from tacit.engines.attendance import MISSES, PAUSE, Attendance
 from tacit.engines.facts import facts_from
 from tacit.engines.flower import letter, opened, packed
@@ -556,3 +557,22 @@ def test_an_honest_ledger_says_what_was_asked(name, tmp_path):
     assert [line for line in directory.ledger() if "as it was asked" in line.what] == []
     told = [why for line in directory.metrics() for why in line.get("failed", {}).values()]
     assert {why for why in told if "does not report" not in why} == set()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, ZeroDivisionError, RecursionError])
+def test_whatever_is_raised_costs_that_site_the_round(error, scene, monkeypatch):
+    """Also what nobody has thought of yet."""
+    check = flower.check_sent
+
+    def failing(answer, head, *rest):
+        if head.client == LIAR:
+            raise error("of an unforeseen kind")
+        check(answer, head, *rest)
+
+    monkeypatch.setattr(flower, "check_sent", failing)
+    try:
+        replies, _ = asked(scene, None)
+    except error as e:
+        raise AssertionError("it ended the coordinator") from e
+    assert replies.clients == ("0", "1", "3")
+    assert replies.failed[LIAR] == f"cleo: message: cannot be used ({error.__name__})"
