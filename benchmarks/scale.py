@@ -70,7 +70,7 @@ def one(case: Case, rounds: int) -> None:
     split = Split(train=rows, test=tuple(np.arange(0) for _ in rows))
     experiment = Experiment(
         KNOWN[case.method](rounds=rounds, per_round=case.participants),
-        Setting(clients=case.clients, eval_every=rounds),
+        Setting(clients=case.clients),
     )
     model = workload.build_model() if not case.parameters else _network(case.parameters)
     clock = Clock()

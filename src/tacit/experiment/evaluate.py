@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, task
 from tacit.data.federated import Federation
 from tacit.engines.server import Engine
 from tacit.experiment.metrics import confusion, measures
-from tacit.experiment.scoring import Evaluation, Scored, Tally, counted, score_with
+from tacit.experiment.scoring import Evaluation, Scored, Tally, counted, counted_apart, score_with
 from tacit.local.sgd import network
 
 
@@ -78,7 +79,7 @@ def _with_details(
 
 
 def _owners(right: torch.Tensor, federation: Federation) -> dict[ClientId, Tally]:
-    """Return what each client would count on its own rows of the test set."""
+    """Return what each client that has rows of the test set would count on them."""
     if federation.split.relabel is not None:
         # a shared model cannot know a client's private label order, so its own accuracy means
         # nothing
@@ -86,7 +87,12 @@ def _owners(right: torch.Tensor, federation: Federation) -> dict[ClientId, Tally
     test = federation.dataset.test.y
     classes = len(federation.dataset.classes)
     owners = zip(federation.everyone, federation.split.test, strict=True)
-    return {i: counted(right[rows], test[rows], classes, 0.0) for i, rows in owners}
+    having = {i: rows for i, rows in owners if len(rows)}
+    if not having:
+        return {}
+    whose = torch.arange(len(having)).repeat_interleave(torch.tensor([*map(len, having.values())]))
+    rows = np.concatenate([*having.values()])
+    return dict(zip(having, counted_apart(right[rows], test[rows], classes, whose), strict=True))
 
 
 def _personal(

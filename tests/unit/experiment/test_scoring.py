@@ -7,7 +7,7 @@ import torch
 
 from tacit.core import Method
 from tacit.experiment.evaluate import evaluate
-from tacit.experiment.scoring import Evaluation, Tally, counted, summed
+from tacit.experiment.scoring import Evaluation, Tally, counted, counted_apart, summed
 from tacit.experiment.sites import tally, tally_own
 from tacit.methods import METHODS
 
@@ -16,6 +16,17 @@ def test_counts_by_hand():
     right = torch.tensor([True, False, True, True])
     labels = torch.tensor([0, 0, 2, 2])
     assert counted(right, labels, 3, 1.5) == Tally([1, 0, 2], [1, 0, 0], 1.5)
+
+
+def test_many_clients_at_once_are_counted_as_one_by_one():
+    generator = torch.Generator().manual_seed(0)
+    whose = torch.tensor([0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 0, 2])
+    right = torch.randint(0, 2, whose.shape, generator=generator).bool()
+    labels = torch.randint(0, 4, whose.shape, generator=generator)
+    mine = [whose == k for k in range(4)]
+    alone = [counted(right[rows], labels[rows], 5, 0.0) for rows in mine]
+    assert counted_apart(right, labels, 5, whose) == alone
+    assert len({str(tally) for tally in alone}) == 4
 
 
 def test_every_example_counts_alike_or_every_client_if_models_are_personal():
