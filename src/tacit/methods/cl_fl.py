@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Literal
+from typing import Literal, Self
 
 from tacit.core import (
     FEDERATION,
@@ -34,7 +34,8 @@ from tacit.core import (
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import State, dx_of, train
-from tacit.privacy.claimed import moments_epsilon
+from tacit.privacy.calibrate import noise_for
+from tacit.privacy.claimed import moments_epsilon, moments_noise
 from tacit.privacy.mechanisms import AdaptiveClip
 from tacit.privacy.rules import ClaimedMean, NoisyMean
 
@@ -45,19 +46,31 @@ class CLFL(Method):
     per_round: int = 0  # m, clients sampled in each round; 0: everyone
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
-    z: float = 1.0  # noise multiplier sigma
+    z: float = 1.0  # noise multiplier sigma, where no epsilon is given
+    # solve z so that all rounds cost a client this much, in paper mode by the paper's accountant
+    epsilon: float = 0.0
     clip: float = 1.0  # the first clip; afterwards the median
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
         check_number("z", self.z, at_least=0)
+        check_number("epsilon", self.epsilon, at_least=0)
         check_clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property
     def protects(self) -> tuple[Unit, Observer]:
         return ("client", "clients")
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        if not self.epsilon:
+            return self
+        q = (self.per_round or len(sizes)) / len(sizes)
+        if self.mode == "certified":
+            z = noise_for(self.epsilon, self.rounds, q, delta=delta, law="fixed")
+            return replace(self, z=z)
+        return replace(self, z=moments_noise(self.epsilon, self.rounds, q, delta=delta))
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)
@@ -93,7 +106,8 @@ class CLFL(Method):
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         q = (self.per_round or len(sizes)) / len(sizes)
-        claimed = moments_epsilon(1 / self.z, self.rounds, q, delta=delta) if self.z else math.inf
+        z = self.solved(sizes, {}, delta).z
+        claimed = moments_epsilon(1 / z, self.rounds, q, delta=delta) if z else math.inf
         model = f"Poisson sampling at q = {q:g}, clip treated as public"
         raw = "the clip is the median of the raw norms, so it depends on every client's data"
         return [

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
-from tacit.core import check_number
+from scipy import optimize
+
+from tacit.core import BadInput, check_number
 from tacit.privacy.gdp import gdp_epsilon
 
 
@@ -46,6 +48,20 @@ def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) 
     if q == 1:
         return rounds * ratio**2 / 2 + ratio * math.sqrt(2 * rounds * math.log(1 / delta))
     return min((rounds * log_moment(n, ratio, q) + math.log(1 / delta)) / n for n in range(1, 257))
+
+
+def moments_noise(epsilon: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
+    """Return the noise multiplier with which the moments accountant counts ``epsilon``."""
+    check_number("epsilon", epsilon, above=0)
+    check_number("rounds", rounds, at_least=1)
+
+    def over(log_z: float) -> float:
+        return moments_epsilon(math.exp(-log_z), rounds, q, delta=delta) - epsilon
+
+    low, high = math.log(1e-2), math.log(1e4)
+    if not over(high) < 0 < over(low):
+        raise BadInput(f"epsilon = {epsilon:g}: no noise between 0.01 and 10,000 costs that much")
+    return math.exp(optimize.brentq(over, low, high, xtol=1e-9))
 
 
 def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:

@@ -4,9 +4,12 @@ import math
 
 import pytest
 
-from tacit.core import NonPrivate
+from tacit.core import Ledger, NonPrivate
 from tacit.local.sgd import SGD
-from tacit.methods import UDP
+from tacit.methods.cl_fl import CLFL
+from tacit.methods.udp import UDP
+from tacit.privacy.accounting import epsilon
+from tacit.privacy.claimed import moments_noise
 
 
 def test_udp_in_the_setting_of_cuag():
@@ -26,3 +29,23 @@ def test_udp_in_the_setting_of_cuag():
 def test_what_udp_claims_and_what_holds():
     claims = {name: epsilon for name, epsilon, _ in UDP(mode="paper").claims({"0": 500}, 1e-5)}
     assert claims == {"published": 10.0, "certified": math.inf}
+
+
+@pytest.mark.parametrize("per_round", [0, 10])
+def test_cl_fl_can_be_compared_at_an_epsilon(per_round):
+    """In paper mode by its own accountant, certified by the certificate."""
+    sizes = {str(i): 60 for i in range(100)}
+    paper = CLFL(mode="paper", per_round=per_round, epsilon=4.0)
+    claimed = {name: epsilon for name, epsilon, _ in paper.claims(sizes, 1e-5)}
+    assert claimed["moments"] == pytest.approx(4.0, rel=1e-6)
+    certified = CLFL(per_round=per_round, epsilon=4.0).solved(sizes, {}, 1e-5)
+    ledger = Ledger(certified.releases(sizes, {}, 1e-5))
+    spent = epsilon(ledger, unit="client", observer="clients", delta=1e-5)
+    assert 3.98 <= spent <= 4.0
+
+
+def test_moments_noise_of_one_full_round_by_hand():
+    """At q = 1, eps = r^2/2 + r sqrt(2 ln(1/delta)) for r = 1/z."""
+    r = 0.25
+    cost = r**2 / 2 + r * math.sqrt(2 * math.log(1e5))
+    assert moments_noise(cost, 1, delta=1e-5) == pytest.approx(4.0)
