@@ -5,6 +5,7 @@
 
 import json
 import math
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,7 +51,7 @@ def in_json(rng):
             if rng.random() < 0.15:
                 del inside[last]
             else:
-                inside[last] = NASTY[rng.integers(len(NASTY))]
+                inside[last] = deepcopy(NASTY[rng.integers(len(NASTY))])
         return o
 
     return change
