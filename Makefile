@@ -46,9 +46,10 @@ map:
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# Two processes, with a thread each: with more they would wait for each other.
+# Two processes, with a thread each: with more they would wait for each other. Compiled files are
+# kept, whatever the environment says: tests start `tacit` many times.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # One process: these tests start processes of their own, and some need most of the memory.
 slow: .venv/dev
