@@ -15,7 +15,8 @@ import tyro
 from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
-from tacit.cli.progress import Suggesting, watcher
+from tacit.cli.progress import Suggesting
+from tacit.cli.tracking import TRACK, Track, watcher
 from tacit.core import Method, TacitError
 from tacit.experiment import start as starting
 from tacit.experiment.compare import (
@@ -69,7 +70,7 @@ def run(args: Sequence[str]) -> None:
     own = word.endswith(".toml")
     default = read_experiment(Path(word)) if own else Experiment(method_class(word)())
     given = parse(
-        run_flags(default, *_augment_flags(type(default.method), rest)),
+        run_flags(default, TRACK, *_augment_flags(type(default.method), rest)),
         rest,
         prog=f"tacit run {word}",
         about=f"{name_of(default.method)}: {first_line(default.method)}",
@@ -81,7 +82,7 @@ def run(args: Sequence[str]) -> None:
         method = in_front_of(method, given.dafl)
     experiment = Experiment(method, given.setting)
     label = label_of(name_of(experiment.method))
-    with telling_if_stopped(), resumable(given.out) as told, watcher(label) as watch:
+    with telling_if_stopped(), resumable(given.out) as told, watcher(label, given.track) as watch:
         telling = Suggesting(watch, partial(_shorter, experiment))
         telling.begin(label, experiment.method.rounds)
         done = starting.start(experiment, out=given.out, watch=telling, told=told)
@@ -320,6 +321,7 @@ class CompareFlags:
     per_round: int | None = None  # clients sampled in each round; 0: everyone
     repeats: int = 1  # runs of each method, with seeds seed, seed+1, ...
     format: Form = "text"  # how the table is printed
+    track: Track = "none"  # curves for TensorBoard or MLflow too, in runs/
     out: Path | None = None  # folder for all runs; default: a new one in runs/
     sgd: SGD = field(default_factory=SGD)  # local training of every method
     setting: Annotated[Setting, tyro.conf.arg(name="")] = field(default_factory=Setting)
@@ -331,7 +333,7 @@ def compare(args: Sequence[str]) -> None:
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
     words, notes = with_common(given.methods, common(given, args))
     plan = Comparison(words, given.setting, given.repeats, notes)
-    with resumable(given.out) as told, watcher("compare") as watch:
+    with resumable(given.out) as told, watcher("compare", given.track) as watch:
         compared = start_comparison(plan, out=given.out, watch=watch, told=told)
     show(compared, given.format)
 

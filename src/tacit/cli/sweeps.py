@@ -11,8 +11,8 @@ import tyro
 
 from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
-from tacit.cli.progress import watcher
 from tacit.cli.runs import CompareFlags, common, first_line, resumable, run_flags, write_table
+from tacit.cli.tracking import TRACK, Track, watcher
 from tacit.core import BadInput
 from tacit.experiment.compare import check_any_finished
 from tacit.experiment.config import Experiment
@@ -59,13 +59,13 @@ def sweep(args: Sequence[str]) -> None:
         raise BadInput(
             f"{args[0]}: name a method first, such as `tacit sweep fedavg --over sgd.lr=0.01,0.1`"
         )
-    plan, out, form = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
-    with resumable(out) as told, watcher("sweep") as watch:
+    plan, out, form, track = _one(words[0], args[1:]) if len(words) == 1 else _several(args)
+    with resumable(out) as told, watcher("sweep", track) as watch:
         swept = start_sweep(plan, out=out, watch=watch, told=told)
     show(swept, form)
 
 
-def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
+def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form, Track]:
     """Read the flags of one method, which has all of its own."""
     default = Experiment(method_from_spec(word))
     more: list[tuple[str, Any, Any]] = [
@@ -75,6 +75,7 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
             Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")],
             1,
         ),
+        TRACK,
         ("format", Annotated[Form, tyro.conf.arg(help="how the table is printed")], "text"),
     ]
     about = f"{word}: {first_line(default.method)}"
@@ -91,10 +92,11 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
         ),
         given.out,
         given.format,
+        given.track,
     )
 
 
-def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
+def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form, Track]:
     """Read the flags that several methods share."""
     given = parse(
         SweepFlags, args, prog="tacit sweep", about="Run several methods over a grid of numbers."
@@ -110,6 +112,7 @@ def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form]:
         Sweep(raw, over_from(given.over), given.setting, given.repeats, notes),
         given.out,
         given.format,
+        given.track,
     )
 
 

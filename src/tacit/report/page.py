@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -28,6 +29,7 @@ from tacit.report.figures import METRICS, Figure, figures
 from tacit.report.holdings import holdings_of
 from tacit.report.reading import RunFacts, flat, names_code, read_all
 from tacit.report.synthetic import synthetic_of
+from tacit.report.tables import spread
 from tacit.report.words import in_words, learnt
 
 ASSETS = Path(__file__).parent / "assets"
@@ -144,40 +146,62 @@ def percent(value: Any) -> str:
 
 
 def cards(runs: Sequence[RunFacts], metric: str) -> list[dict[str, str]]:
-    """Return the headline: what the best runs reach, and what is promised."""
-    scored = [run for run in runs if isinstance(run.final.get(metric), int | float)]
-    rank = sorted(scored, key=lambda run: run.final[metric], reverse=metric != "calibration_error")
-    shared = [run for run in rank if not run.final.get("personal")] or rank
-    private = [run for run in shared if math.isfinite(run.spent)]
-    found = []
-    if len(runs) == 1 or not shared:
-        found += [_card(run, metric, run.label) for run in runs[:1]]
-    else:
-        found.append(_card(shared[0], metric, f"best shared model: {shared[0].label}"))
-        if private and private[0] is not shared[0]:
-            best = private[0]
-            found.append(_card(best, metric, f"best with a guarantee: {best.label}"))
-    return [card for card in found if card]
+    """Return the headline: what the best method reaches, and the best one with a guarantee.
+
+    Of repeats the mean counts, never the best of them.
+    """
+    groups: dict[str, list[RunFacts]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    if len(groups) == 1:
+        return [_card(each, metric, label) for label, each in groups.items()]
+    sign = -1 if metric == "calibration_error" else 1
+    scored = [each for each in groups.values() if not math.isnan(_mean(each, metric))]
+    rank = sorted(scored, key=lambda each: -sign * _mean(each, metric))
+    shared = [each for each in rank if not each[0].final.get("personal")] or rank
+    private = [each for each in shared if math.isfinite(_spent(each))]
+    best = [("best shared model", shared[:1]), ("best with a guarantee", private[:1])]
+    found = [(f"{what}: {each[0].label}", each) for what, some in best for each in some]
+    distinct = found[:1] if len(found) == 2 and found[0][1] is found[1][1] else found
+    return [_card(each, metric, what) for what, each in distinct]
 
 
-def _card(run: RunFacts, metric: str, what: str) -> dict[str, str]:
+def _values(runs: Sequence[RunFacts], metric: str) -> list[float]:
+    found = [run.final.get(metric) for run in runs]
+    return [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v)]
+
+
+def _mean(runs: Sequence[RunFacts], metric: str) -> float:
+    values = _values(runs, metric)
+    return float(np.mean(values)) if values else math.nan
+
+
+def _spent(runs: Sequence[RunFacts]) -> float:
+    """Return the largest epsilon of repeats."""
+    return max(run.spent for run in runs)
+
+
+def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
+    run, values = runs[0], _values(runs, metric)
     unit, observer = run.protects
-    spent = run.spent
+    spent = _spent(runs)
     # the relation is said where both figures are known to agree; here only the one is
     said = guarantee(unit, observer, spent=spent, replaced=math.inf, delta=run.delta)
-    up = sum(line.get("bytes_up") or 0 for line in run.lines) / 1e6
-    down = sum(line.get("bytes_down") or 0 for line in run.lines) / 1e6
-    seconds = sum(line.get("seconds") or 0 for line in run.lines)
+    up, down, seconds = (
+        sum(line.get(key) or 0 for each in runs for line in each.lines) / len(runs)
+        for key in ("bytes_up", "bytes_down", "seconds")
+    )
+    repeats = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
     return {
         "what": what,
-        "value": f"{percent(run.final.get(metric))} %",
-        "metric": METRICS[metric],
+        "value": f"{spread(values)} %" if values else "-",
+        "metric": METRICS[metric] + repeats,
         "epsilon": show_epsilon(spent),
         "said": said,
         "why": run.why,
-        "cost": f"{up:.2f} MB up, {down:.2f} MB down, {seconds:.1f} s, "
+        "cost": f"{up / 1e6:.2f} MB up, {down / 1e6:.2f} MB down, {seconds:.1f} s, "
         f"round {run.done} of {run.rounds or '?'}",
-        "state": state(run),
+        "state": ", ".join(sorted({state(each) for each in runs})),
     }
 
 
