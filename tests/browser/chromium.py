@@ -103,9 +103,15 @@ class Page:
     def until(self, expression: str) -> None:
         """Wait until an expression holds."""
         end = time.monotonic() + PATIENCE
-        while not self.js(expression):
+        while not self._holds(expression):
             assert time.monotonic() < end, f"never true: {expression}"
             time.sleep(0.05)
+
+    def _holds(self, expression: str) -> bool:
+        try:
+            return bool(self.js(expression))
+        except AssertionError:  # the page is just being replaced by the next one
+            return False
 
     def resize(self, width: int, height: int = 900) -> None:
         self.call(

@@ -43,7 +43,7 @@ def test_runs_are_chosen_from_a_list_and_compared(server, opened):
     page = opened(server.address)
     assert page.js("document.querySelectorAll('tbody tr').length") == 2
     page.js("document.querySelectorAll('input').forEach(box => box.click())")
-    page.js("document.querySelector('[type=submit]').click()")
+    page.js("setTimeout(() => document.querySelector('[type=submit]').click()) && 1")
     page.until(f"location.pathname === '/report' && {DRAWN}")
     assert page.js(POINTS) == 2 + 3
     assert page.errors() == []
