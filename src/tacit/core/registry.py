@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -84,7 +85,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def installed(self) -> dict[str, str]:
         """Return what other packages bring: names, and the code that each stands for."""
-        return {entry.name: entry.value for entry in entry_points(group=self.group)}
+        return dict(_entries(self.group, tuple(sys.path)))
 
     def is_own(self, word: str) -> bool:
         """Tell whether a word that is not built in names code, or something installed."""
@@ -111,6 +112,11 @@ def names_code(word: str) -> bool:
 
     For whoever reads a word that the owner of this process did not write; nothing is imported.
     """
-    return is_code(word) or any(
-        entry.name == word for g in GROUPS for entry in entry_points(group=g)
-    )
+    path = tuple(sys.path)
+    return is_code(word) or any(word in dict(_entries(group, path)) for group in GROUPS)
+
+
+@cache
+def _entries(group: str, path: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the entry points of a group, with their code; looked up once for each search path."""
+    return tuple((entry.name, entry.value) for entry in entry_points(group=group))
