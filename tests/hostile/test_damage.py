@@ -6,6 +6,8 @@ epsilon, the same model, the same metrics. What is repaired never says less than
 
 import math
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -260,6 +262,20 @@ def test_every_file_of_a_finished_run_is_verified(runs, tmp_path, capsys):
         capsys.readouterr()
         assert call(["privacy", str(run)]) == 2
         assert f"{run / file}: not as it was written" in capsys.readouterr().err
+
+
+def test_a_process_that_knows_no_method_yet_can_verify_and_take_over(runs, tmp_path):
+    """Here all methods are known; a command that is started afresh knows none."""
+    run = fresh(runs / "clients" / "whole", tmp_path / "run")
+    command = [sys.executable, "-c", "from tacit.cli.main import main; main()", "privacy", str(run)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+    for file in [*run.rglob("manifest.json"), *run.rglob("*.mark")]:
+        file.unlink()
+    (run / "checkpoint/state-000004.safetensors").rename(run / "checkpoint/state.safetensors")
+    again = subprocess.run([*command, "--repair"], capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.endswith(said.stdout)
 
 
 def test_a_run_without_its_checkpoints_does_not_start_again(runs, tmp_path, capsys):

@@ -116,6 +116,9 @@ def _old_states(directory: RunDir) -> tuple[tuple[State, ...], int]:
     old = directory.folder / "checkpoint" / "state.safetensors"
     if not old.exists():
         return (), 0
+    read_experiment(
+        directory.folder / "config.toml"
+    )  # a state can be read once its method is known
     blob = codec.unpack(old.read_bytes())
     try:
         state = State(1, blob["state"].round, "")

@@ -388,6 +388,7 @@ class RunDir:
         """Refuse a run in which any file is not as it was written."""
         for name in self._manifest.files:
             self.get(name)
+        self.experiment()  # a state can be read once its method is known
         for state in self._manifest.states:
             self._load(state)
         self.check()
