@@ -1,4 +1,4 @@
-"""How fast a step of DP-SGD is, against the same step without privacy and against Opacus, all in one run.
+"""How fast a step of DP-SGD is, against one without privacy and against Opacus, all in one run.
 
     pip install -e . && pip install "opacus==1.6.*"
     python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro N]
@@ -149,7 +149,7 @@ def tried(make: Callable[[], Step]) -> Step | str:
 
 
 def opacus_is_wrong(name: str) -> bool:
-    """Tell whether Opacus' norms of channels-last examples differ from those of the same examples, contiguous."""
+    """Tell whether Opacus' norms of examples change if they are channels-last, not contiguous."""
     from opacus import GradSampleModule
 
     found = []
@@ -189,7 +189,7 @@ def measure(name: str, batch: int, micro: int | None, repeats: int) -> dict[str,
 
 
 def table(results: dict[str, float | str], batch: int) -> None:
-    """Print speeds, times as a multiple of the step without privacy, and Tacit's speed as a multiple of each."""
+    """Print speeds, times as multiples of no privacy's, and Tacit's speed as a multiple of each."""
     free, mine = float(results["no privacy"]), float(results["tacit"])
     print(f"{'':14}{'images/s':>10}{'of no privacy':>15}{'tacit is':>10}")
     for peer, s in results.items():

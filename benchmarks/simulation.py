@@ -1,4 +1,4 @@
-"""How fast clients are simulated, against a plain loop, pfl and Flower's simulation, all in one run.
+"""How fast clients are simulated, against a plain loop, pfl and Flower's simulation, in one run.
 
     pip install -e ".[bench]" && pip install --no-deps "pfl==0.6.*"
     python benchmarks/simulation.py [--repeats 3] [--only tacit,plain-procs2]

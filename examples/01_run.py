@@ -18,7 +18,8 @@ def main(methods: list[str] = METHODS, **setting: object) -> None:
     for method in methods:
         run = tacit.run(method, split="label:2", **setting)
         print(
-            f"{method}: accuracy {100 * run.accuracy:.1f}%, eps {tacit.privacy.show_epsilon(run.spent)}"
+            f"{method}: accuracy {100 * run.accuracy:.1f}%, eps "
+            f"{tacit.privacy.show_epsilon(run.spent)}"
         )
         print(f"  because: {run.why}")
 

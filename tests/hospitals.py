@@ -102,8 +102,8 @@ class Hospitals:
             else more
         )
         file.write_text(
-            f'clients = 3\nsplit = "label:2"\nnoise = "seeded"\nmodel = "mlp"\nworkers = 0\n{setting}\n'
-            f'[method]\nname = "{method}"\n{lines}\n'
+            'clients = 3\nsplit = "label:2"\nnoise = "seeded"\nmodel = "mlp"\nworkers = 0\n'
+            f'{setting}\n[method]\nname = "{method}"\n{lines}\n'
         )
         return file
 

@@ -1,4 +1,4 @@
-"""A federation in one process: honest sites, a coordinator, and one site that says what it likes."""
+"""A federation in one process: honest sites, a coordinator, one site that says what it likes."""
 
 import json
 import math
@@ -107,7 +107,7 @@ def venue(
 
 
 class Scene:
-    """Honest sites that stay, and one coordinator after the other: for many lies in a short time."""
+    """Honest sites that stay, and one coordinator after the other: for many lies in short time."""
 
     def __init__(self, folder, method=PLAIN, **how):
         self.place, self.made = venue(folder, method, self._said, **how)

@@ -29,7 +29,7 @@ from flwr.simulation import run_simulation
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg on every client, without evaluation, that records the time of each round on the server."""
+    """FedAvg on every client, without evaluation, that records the server's time of each round."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""pfl (apple/pfl-research) with its PyTorch model, FederatedAveraging and SimulatedBackend, in one process.
+"""pfl (apple/pfl-research) with PyTorch, FederatedAveraging and SimulatedBackend, in one process.
 
 One process is what pfl uses on one machine unless it is started by Horovod; torch's threads are
 left as they are.

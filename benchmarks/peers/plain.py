@@ -53,7 +53,7 @@ def run_clients(
     channels_last: bool,
     wait: Callable[[], object] = lambda: None,
 ) -> workload.Timing:
-    """Run all rounds for the given clients in this process, calling `wait` before the first round."""
+    """Run all rounds for the given clients in this process; `wait` is called before the first."""
     model = set_up(threads, channels_last)
     data = [workload.client_data(client, work.images) for client in clients]
     if channels_last:

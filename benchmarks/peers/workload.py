@@ -161,7 +161,7 @@ def process_memory(pid: int) -> int:
 
 
 class PeakMemory:
-    """Samples the memory of this process and its descendants in a thread while the `with` block runs.
+    """Samples the memory of this process and its descendants in a thread, inside a `with` block.
 
     Reading memory costs time, so the pause is at least 100 times as long as the last reading took.
     """

@@ -1,4 +1,6 @@
-"""What `tacit privacy METHOD` predicts is what a run spends, for every method and every kind of release it has."""
+"""What `tacit privacy METHOD` predicts is what a run spends,
+for every method and every kind of release it has.
+"""
 
 import math
 from dataclasses import fields, replace

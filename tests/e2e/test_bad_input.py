@@ -195,7 +195,7 @@ def test_no_cuda_here(refused: Refused) -> None:
 
 
 # ---- data
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_npz_cut_short(tmp_path: Path, refused: Refused) -> None:
@@ -329,7 +329,10 @@ OWN_NETWORKS = {
         "AttributeError",
     ),
     "batch norm": (
-        "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.BatchNorm2d(1))",
+        (
+            "class Net(nn.Sequential):\n    def __init__(self):\n        "
+            "super().__init__(nn.BatchNorm2d(1))"
+        ),
         "Group",
     ),
 }
@@ -575,12 +578,10 @@ def test_network_that_fails_in_training(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_training.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n        self.last = nn.Linear(64, 10)\n"
-        "    def forward(self, x):\n"
-        "        if self.training:\n            raise RuntimeError('one\\ntwo')\n"
-        "        return self.last(x.flatten(1))\n"
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        "
+        "super().__init__()\n        self.last = nn.Linear(64, 10)\n    def forward(self, x):\n"
+        "        if self.training:\n            raise RuntimeError('one\\ntwo')\n        return "
+        "self.last(x.flatten(1))\n"
     )
     said = refused(
         "run",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.cli import runs
+from tacit.cli import listings, main, runs
 from tacit.cli.main import COMMANDS, call
 from tacit.experiment.rundir import RunDir
 
@@ -50,7 +50,7 @@ def lines_of(file: Path) -> list[dict[str, object]]:
 
 
 # ---- help
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 HELP = {
     "": [
@@ -115,7 +115,10 @@ def test_version(printed: Printed) -> None:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys; from tacit.cli.main import call; call(['--help']); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from tacit.cli.main import call; call(['--help']); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -245,7 +248,9 @@ def test_interrupted(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After Ctrl-C the model on disk is that of the last finished round, and the run goes on from there."""
+    """After Ctrl-C the model on disk is that of the last finished round,
+    and the run goes on from there.
+    """
     printed("run", "fedavg", *FEW, "--out", "two")
 
     class Impatient(runs.watcher("").__class__):  # type: ignore[misc]
@@ -320,7 +325,7 @@ def test_a_pipe_that_breaks_elsewhere_is_told(
 
 
 # ---- compare
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_compare(tmp_path: Path, printed: Printed) -> None:
@@ -373,7 +378,7 @@ def test_compare_with_repeats_and_continue(tmp_path: Path, printed: Printed) -> 
 
 
 # ---- what there is
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_split(tmp_path: Path, printed: Printed) -> None:
@@ -384,6 +389,15 @@ def test_split(tmp_path: Path, printed: Printed) -> None:
     for name in ("label0.5.png", "label0.5.svg"):
         assert str(Path("pictures") / name) in text
         assert (tmp_path / "pictures" / name).stat().st_size > 0
+
+
+def test_a_platform_without_poll_or_sysconf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("select.poll")
+    assert main._reader_has_gone()
+    monkeypatch.delitem(os.sysconf_names, "SC_AVPHYS_PAGES")
+    assert listings._memory() == (True, "not known on this system")
+    monkeypatch.delattr("os.sysconf")
+    assert listings._memory() == (True, "not known on this system")
 
 
 def test_doctor_methods_data(tmp_path: Path, printed: Printed) -> None:

@@ -58,7 +58,10 @@ def wait_for(condition, seconds=60.0):
 
 
 def test_several_methods_on_a_grid(capsys):
-    args = "sweep fedavg fedprox:mu=0.1 --over sgd.lr=0.01,1 --over clients=3,5 --rounds 1 --repeats 2 --workers 0"
+    args = (
+        "sweep fedavg fedprox:mu=0.1 --over sgd.lr=0.01,1 --over clients=3,5 --rounds 1 --repeats "
+        "2 --workers 0"
+    )
     assert call([*args.split(), "--out", "grid"]) == 0
     said = capsys.readouterr().out
     rows = [line for line in said.splitlines() if re.match(r"(fedavg|fedprox:mu=0.1) ", line)]

@@ -1,4 +1,4 @@
-"""Sites that die, dawdle or lie, and a coordinator that dies: the run goes on, and nothing is lost."""
+"""Sites that die, dawdle or lie, and a coordinator that dies: the run goes on, nothing is lost."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def same_as_a_simulation(at, experiment):
 
 
 def check_scaffold(at):
-    """c is the mean of what the sites keep, so no reply was taken whose state was not, or the other way round."""
+    """c is the mean of what the sites keep: no reply was taken without its state, or vice versa."""
     state, accepted = RunDir.open(at.folder / "run").checkpoint()
     run = json.loads((at.folder / "run" / "sites.json").read_text())["run"]
     kept = [
@@ -174,7 +174,8 @@ def test_a_large_model(hospitals):
     (at.folder / "wide.py").write_text(
         "from torch import nn\n\n\n"
         "def Wide(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 850_000), nn.ReLU(), nn.Linear(850_000, classes))\n"
+        "    layers = nn.Linear(64, 850_000), nn.ReLU(), nn.Linear(850_000, classes)\n"
+        "    return nn.Sequential(nn.Flatten(), *layers)\n"
     )
     at.join_all(model="wide:Wide")
     experiment = at.experiment("fedavg", 1, more="[method.sgd]\nbatch = 300\nepochs = 1")

@@ -19,7 +19,7 @@ NAME = "hospital-a"
 
 
 class Upstream(BaseHTTPRequestHandler):
-    """Stands for Flower: answers everything, and remembers it; what was prepared for a call first."""
+    """Stands for Flower: answers all, and remembers it; what was prepared for a call first."""
 
     protocol_version = "HTTP/1.1"
 

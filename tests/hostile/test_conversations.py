@@ -193,7 +193,7 @@ def test_twins_that_answer_differently_are_seen_to():
 
 @pytest.fixture
 def as_before(monkeypatch):
-    """Switch off what keeps attack 1 away: one network for all tasks, and no checks of arguments."""
+    """Switch off what keeps attack 1 away: one network for all tasks, no checks of arguments."""
     monkeypatch.setattr(World, "fresh", lambda self: self.model)
     monkeypatch.setattr(at_site, "check_args", lambda call: None)
     monkeypatch.setattr(at_site.Site, "_check_price", lambda *args: None)

@@ -1,4 +1,4 @@
-"""A site that answers whatever it likes: it loses the round, by name, and nobody else loses anything.
+"""A site that answers whatever it likes: it loses the round, by name, and nobody else does.
 
 Coordinator and sites are in this process; what is checked is what a reply over a network meets.
 """
@@ -137,13 +137,20 @@ def one_huge(tensors):
 
 
 LIES = {
-    "5,000 digits": (rewritten(lambda o: json.dumps(o).replace('"n": 12', f'"n": {"9" * 5000}')), "digits"),
+    "5,000 digits": (
+        rewritten(lambda o: json.dumps(o).replace('"n": 12', f'"n": {"9" * 5000}')), "digits",
+    ),
     "digits in the head": (raw_about('{"ask": %s}' % ("9" * 5000)), "digits"),
     "depth": (rewritten(lambda o: "[" * 100_000 + "]" * 100_000), "nested"),
-    "depth of our own": (rewritten(lambda o: '{"$": "list", "items": [' * 400 + "1" + "]}" * 400), "nested"),
+    "depth of our own": (
+        rewritten(lambda o: '{"$": "list", "items": [' * 400 + "1" + "]}" * 400), "nested",
+    ),
     "depth in the head": (raw_about("[" * 100_000), "nested"),
     "a head of 2 MB": (raw_about('{"ask": "%s"}' % ("x" * (2 << 20))), "characters"),
-    "JSON of 5 MB": (rewritten(lambda o: '{"$": "list", "items": [%s]}' % ("1," * (5 << 19) + "1")), "characters"),
+    "JSON of 5 MB": (
+        rewritten(lambda o: '{"$": "list", "items": [%s]}' % ("1," * (5 << 19) + "1")),
+        "characters",
+    ),
     "n = Infinity": (set_n(math.inf), "n"),
     "n = NaN": (set_n(math.nan), "n"),
     "n = 1e400": (rewritten(lambda o: json.dumps(o).replace('"n": 12', '"n": 1e400')), "n"),
@@ -171,7 +178,9 @@ LIES = {
     "dx = nothing": (sent(dx=None), "dx"),
     "dx of words": (skeleton(lambda i: i["sent"]["items"]["dx"]["items"].update(w="a")), "tensors"),
     "one tensor many times": (skeleton(same_tensor), "not one of ours"),
-    "a tensor left over": (skeleton(lambda i: i["sent"]["items"]["dx"]["items"].popitem()), "nothing points to"),
+    "a tensor left over": (
+        skeleton(lambda i: i["sent"]["items"]["dx"]["items"].popitem()), "nothing points to",
+    ),
     "a field too many": (skeleton(lambda i: i["sent"]["items"].update(z=1)), "not one of ours"),
     "a field too few": (skeleton(lambda i: i["sent"]["items"].pop("n")), "not one of ours"),
     "another task's reply": (changed(lambda a: replace(a, sent=FREE)), "Release"),
@@ -291,7 +300,9 @@ def counts(**change):
 
 TALLIES = {
     "10^12 right": (counts(right=[10**12, 0, 0]), "test examples"),
-    "one too many": (changed(lambda a: replace(a, sent=_one_more(a.sent)), kinds=("look",)), "13 in all"),
+    "one too many": (
+        changed(lambda a: replace(a, sent=_one_more(a.sent)), kinds=("look",)), "13 in all",
+    ),
     "below zero": (counts(right=[-5, 17, 0], wrong=[0, 0, 0]), "counts"),
     "other classes": (counts(right=[12], wrong=[0]), "3 classes"),
     "no lists": (counts(right=3, wrong=9), "right"),

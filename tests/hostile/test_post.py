@@ -179,7 +179,7 @@ def test_a_site_that_went_away_while_it_waited_loses_no_message(door, post):
 
 
 def test_a_site_that_is_not_active_is_left_to_flower(door):
-    """A coordinator that was started anew knows of nobody; Flower says so, and the site connects."""
+    """A coordinator started anew knows of nobody; Flower says so, and the site connects."""
     door.gate.boxes.clear()
     door.inside.prepared[PULL] = [(401, b"who is this?")]
     assert door.call(b"", PULL).status_code == 401

@@ -27,7 +27,7 @@ def squared(model, x, y):
 
 
 def one_by_one(model, loss, x, y, clip):
-    """The definition: each example alone through autograd, clipped over all parameters, added up."""
+    """The definition: each example alone through autograd, clipped over all layers, added up."""
     weights = [p for p in model.parameters() if p.requires_grad]
     total, norms = [torch.zeros_like(w) for w in weights], []
     for i in range(len(x)):

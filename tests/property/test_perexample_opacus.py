@@ -1,4 +1,6 @@
-"""Per-example gradients against Opacus, an independent implementation, for every layer that both know."""
+"""Per-example gradients against Opacus, an independent implementation,
+for every layer that both know.
+"""
 
 import copy
 import warnings
@@ -42,7 +44,9 @@ def opacus_clipped_sum(model, x, y):
 
 
 def assert_agree(model, x):
-    """Compare in double precision, where 1e-5 tells a wrong formula from rounding and the clip's little less."""
+    """Compare in double precision,
+    where 1e-5 tells a wrong formula from rounding and the clip's little less.
+    """
     model = model.double()
     x = x if x.dtype == torch.int64 else x.double()
     y = torch.randn(model(x).shape, dtype=torch.float64)

@@ -70,7 +70,9 @@ def test_an_example_costs_no_more_than_its_client(ledger):
 
 
 def test_the_rule_is_needed():
-    """A sum of clients: zeroing one out costs less than one of its examples, which can turn it round."""
+    """A sum of clients: zeroing one out costs less than one of its examples,
+    which can turn it round.
+    """
     ledger = Ledger(
         [Release("mean", "client", FEDERATION, "clients", Gaussian(2.0), ((0, 0),), covers="train")]
     )

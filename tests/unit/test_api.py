@@ -32,9 +32,9 @@ def test_the_room_and_the_function_have_one_name(tmp_path):
 
 def test_names_are_found_in_a_fresh_interpreter_without_importing_torch_first():
     code = (
-        "import sys, tacit; assert 'torch' not in sys.modules; "
-        "assert abs(tacit.privacy.gdp_epsilon(2.0, 1e-5) - 10) < 0.01; assert 'torch' not in sys.modules; "
-        "assert callable(tacit.run) and tacit.data.load('digits').shape == (1, 8, 8)"
+        "import sys, tacit; assert 'torch' not in sys.modules; assert "
+        "abs(tacit.privacy.gdp_epsilon(2.0, 1e-5) - 10) < 0.01; assert 'torch' not in "
+        "sys.modules; assert callable(tacit.run) and tacit.data.load('digits').shape == (1, 8, 8)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -26,7 +26,10 @@ def test_lines_of_prose_have_100_columns_at_most(name: str) -> None:
 
 
 def test_prose_is_what_is_outside_of_tables_and_code() -> None:
-    text = "one\n```\ncode\n```\ntwo\n\n    code, too\n| a | table |\n- three\n  ```sh\n  more\n  ```\n"
+    text = (
+        "one\n```\ncode\n```\ntwo\n\n    code, "
+        "too\n| a | table |\n- three\n  ```sh\n  more\n  ```\n"
+    )
     assert [line for line in prose(text) if line] == ["one", "two", "- three"]
 
 

@@ -192,7 +192,7 @@ def test_a_number_that_is_written_anywhere_in_a_large_tensor_shows(place):
     ids=["turned", "swapped", "shaped", "written"],
 )
 def test_a_point_is_known_by_the_order_of_its_numbers_too(write, kind):
-    """An order that follows private data would tell of them: neurons sorted by who they fire for."""
+    """An order that follows private data tells of them: neurons sorted by whom they fire for."""
     x = Params(w=torch.arange(12).to(kind)).as_released()
     y = Params(w=torch.arange(12).to(kind)).as_released()
     write(x["w"])

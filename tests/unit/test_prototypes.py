@@ -51,7 +51,7 @@ def same_direction(g, y):
     return g
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # by hand
 
 
@@ -125,7 +125,7 @@ def test_features_are_what_the_last_layer_sees_if_it_is_not_alone():
     assert features_of(cnn, torch.zeros(2, 3, 32, 32)).shape == (2, 192)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # episodes
 
 
@@ -141,7 +141,9 @@ def test_the_two_batches_are_disjoint_and_never_larger_than_the_data(n, batch):
 
 
 def test_one_step_is_one_gradient():
-    """lr decays with the round, weight decay is added to the gradient, and the correction comes before it."""
+    """lr decays with the round, weight decay is added to the gradient,
+    and the correction comes before it.
+    """
     me = random_client(30, round=10)
     x = params_of(me.model)
     rows = next(Episodes(batch=8).pairs(30, np.random.default_rng(0)))
@@ -202,7 +204,7 @@ def test_wrong_settings_are_refused(field, value):
         Episodes(**{field: value})
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # private
 
 

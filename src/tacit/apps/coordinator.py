@@ -153,7 +153,10 @@ def _conduct(
 
     done = conduct(replace(venue, open=remembered), directory, watch)
     down, up = made[0].carried_down, made[0].carried_up
-    wire = f"{link.gate.bytes_out:,} bytes down for {down:,} of calls, {link.gate.bytes_in:,} up for {up:,} of answers"
+    wire = (
+        f"{link.gate.bytes_out:,} bytes down for {down:,} of calls, {link.gate.bytes_in:,} up for "
+        f"{up:,} of answers"
+    )
     say(f"on the wire: {wire}")
     return done
 
@@ -222,7 +225,8 @@ def draw_sample_seed(known: int, terms: Terms, say: Callable[[str], None]) -> in
     """Return what a new run's samples of clients derive from."""
     if terms.samples == "seeded":
         say(
-            f"samples of clients derive from seed {known}, which every site is told: all can tell who takes part"
+            f"samples of clients derive from seed {known}, which every site is told: "
+            "all can tell who takes part"
         )
         return known
     return secrets.randbits(128)

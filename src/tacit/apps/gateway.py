@@ -210,5 +210,5 @@ class Gate:
         return self._context
 
     def close(self) -> None:
-        """Stop listening, and see the thread end: one that outlives the interpreter can crash it."""
+        """Stop listening, and see the thread end: one that outlives Python can crash it."""
         self._listener.close()

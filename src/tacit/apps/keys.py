@@ -50,7 +50,8 @@ def check_name(name: str) -> None:
     """Refuse a name that could not be a file's or that would sort oddly."""
     if not NAME.fullmatch(name):
         raise BadInput(
-            f"name = {name!r}: must be 1-64 small letters, digits and inner hyphens, such as hospital-a"
+            f"name = {name!r}: must be 1-64 small letters, digits and inner hyphens, "
+            "such as hospital-a"
         )
 
 

@@ -82,7 +82,7 @@ class Request:
         return self._connection.gone
 
     async def body(self, limit: int) -> bytes:
-        """Read the body, or raise :class:`Denied` if it is too large for the limit or the memory."""
+        """Read the body, or raise :class:`Denied` if it is too large for limit or memory."""
         return await self._connection.body(_length(self.headers, limit))
 
 

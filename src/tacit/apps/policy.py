@@ -39,7 +39,8 @@ class Refused(BadInput):
 def refuse_code(words: Iterable[str], own: Collection[str | None]) -> None:
     """Refuse words that name code, unless this site gave it itself.
 
-    That is ``module:attribute`` of a module that is here, ``file.py:attribute``, or an installed name.
+    That is ``module:attribute`` of a module that is here, ``file.py:attribute``, or an installed
+    name.
     """
     for word in words:
         module = re.match(r"([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", word)

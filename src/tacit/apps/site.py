@@ -352,7 +352,7 @@ def _check_answers(call: Call[Any]) -> None:
 
 
 def _words(o: Any) -> Iterator[str]:
-    """Find all words in the skeleton of an encoded object, but for the names of its own dataclasses."""
+    """Find all words in the skeleton of an encoded object, but for names of its dataclasses."""
     if isinstance(o, str):
         yield o
     elif isinstance(o, list):
@@ -379,7 +379,8 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
     code = ":" in charter.model or names_code(charter.model)
     if code and charter.model != model:
         raise Refused(
-            f"model = {charter.model!r}: not a network of this package, nor the one given with --model"
+            f"model = {charter.model!r}: not a network of this package, "
+            "nor the one given with --model"
         )
 
 

@@ -24,8 +24,8 @@ DATA_HELP = f"""usage: tacit data [list]        what is in the data folder
        tacit data check NAME    verify its files
 
 NAME is one of: {", ".join(KNOWN)}
-The data folder is $TACIT_DATA, else a folder of the user's cache directory. Your own data need no command: give
---data a .npz, .csv or .parquet file, or a folder of images by class."""
+The data folder is $TACIT_DATA, else a folder of the user's cache directory. Your own data need no
+command: give --data a .npz, .csv or .parquet file, or a folder of images by class."""
 
 
 def data(args: Sequence[str]) -> None:

@@ -82,12 +82,18 @@ def _line(event: tyro_errors.ParseErrorEvent, known: Sequence[str]) -> str:
         if event.argument is None:
             return event.message
         value = re.search(r"'[^']*'", event.message)
-        return f"{_flag(event.argument)} = {value.group() if value else '?'}: must be {_wanted(event.argument)}"
+        return (
+            f"{_flag(event.argument)} = {value.group() if value else '?'}: must be "
+            f"{_wanted(event.argument)}"
+        )
     if isinstance(event, tyro_errors.BadValue):
         return f"{_flag(event.argument)}: needs a value, {_wanted(event.argument)}"
     if isinstance(event, tyro_errors.MissingArgs):
         missing = [_flag(given.arg) for given in event.missing_arguments]
-        return f"{', '.join(missing)}: missing; `{event.prog} --help` explains {'it' if len(missing) == 1 else 'them'}"
+        return (
+            f"{', '.join(missing)}: missing; `{event.prog} --help` explains "
+            f"{'it' if len(missing) == 1 else 'them'}"
+        )
     return f"{type(event).__name__}; see `{event.prog} --help`"
 
 

@@ -88,9 +88,10 @@ def _processors() -> tuple[bool, str]:
 
 
 def _memory() -> tuple[bool, str]:
-    if not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    except (AttributeError, ValueError):  # no such function here, or no such name
         return True, "not known on this system"
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     return free > 1, f"{free:.1f} GB free (a run needs about 1)"
 
 

@@ -53,12 +53,13 @@ usage: tacit COMMAND [options]        tacit COMMAND --help explains one command
 {commands}
 
 first steps:
-  tacit compare fedavg fedprox scaffold --split label:1     one class per client, on the embedded digits
-  tacit split --split dirichlet:0.5                         see what such a split looks like
-  tacit run fedavg --data mnist --split label:2             one method on real data; `tacit data` says what is here
+  tacit compare fedavg fedprox scaffold --split label:1   one class per client, on embedded digits
+  tacit split --split dirichlet:0.5                       see what such a split looks like
+  tacit run fedavg --data mnist --split label:2           one method on real data (see `tacit data`)
 
-exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget reached, 4 too few clients replied,
-            1 any other failure, 130 interrupted (Ctrl-C), 141 nobody reads the output any more
+exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget reached,
+            4 too few clients replied, 1 any other failure, 130 interrupted (Ctrl-C),
+            141 nobody reads the output any more
 """
 CONTINUES = {"serve": "tacit serve RUN"}  # other commands know the folder, and name it
 
@@ -91,9 +92,10 @@ def _to_a_reader(args: list[str]) -> int | str | None:
 
 def _reader_has_gone() -> bool:
     """Tell whether it is our output that has no reader, and not some other pipe."""
-    if not hasattr(select, "poll"):  # not on this platform
+    try:
+        outputs = select.poll()
+    except AttributeError:  # not on this platform
         return True
-    outputs = select.poll()
     for number in (1, 2):
         outputs.register(number, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in outputs.poll(0))

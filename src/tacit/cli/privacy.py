@@ -14,9 +14,12 @@ from tacit.core import BadInput
 from tacit.privacy.claimed import clt_epsilon, moments_epsilon
 from tacit.report.tables import aligned
 
-HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delta D]     leave one out: it is solved for
-       tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]   its whole cost, before it runs
-       tacit privacy FOLDER [--repair]                                            what a run or a site's store has spent
+HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delta D]
+           leave one out: it is solved for
+       tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]
+           its whole cost, before it runs
+       tacit privacy FOLDER [--repair]
+           what a run or a site's store has spent
 
 What is certified is zero-out: one record (or client) replaced by nothing, the size unchanged, as
 sizes are public. For one replaced by another there is a line of its own. Epsilons are rounded up.
@@ -26,14 +29,14 @@ examples:
   tacit privacy --epsilon 1 --q 0.0427 --steps 1172      the noise multiplier for epsilon 1
   tacit privacy --epsilon 8 --z 1 --q 0.01               how many steps that allows
   tacit privacy ldp_fl --data mnist --rounds 150         what LDP-FL will cost
-  tacit privacy ldp_fl --rounds 150 --epsilon 4 --paper  what its paper claims, what it really spends, and why
-  tacit privacy sites/hospital-a --repair                mend a damaged store; it never says less than before
+  tacit privacy ldp_fl --rounds 150 --epsilon 4 --paper  what its paper claims, what it spends, why
+  tacit privacy sites/hospital-a --repair                mend a damaged store; it never says less
 """
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Gaussian noise on sums of clipped contributions. Give all but one of epsilon, z, q and steps."""
+    """Gaussian noise on sums of clipped contributions. Give all but one of epsilon, z, q, steps."""
 
     epsilon: float | None = None  # the epsilon to reach
     z: float | None = None  # noise multiplier: standard deviation over sensitivity
@@ -78,7 +81,8 @@ def figures(f: Figures) -> None:
         f = Figures(f.epsilon, f.z, 1.0, f.steps, f.delta, f.law, f.plot)
     if missing == [] or len(missing) > 1:
         raise BadInput(
-            f"privacy: give all but one of epsilon, z, q and steps (left out: {', '.join(missing) or 'none'})"
+            "privacy: give all but one of epsilon, z, q and steps (left out: "
+            f"{', '.join(missing) or 'none'})"
         )
     z, q, steps = solved(f, missing[0])
     noise = privacy.rounded_up(z, 4)

@@ -90,7 +90,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _shorter(experiment: Experiment) -> str:
-    """Say that bfloat16 may be faster, where it is on this machine, for a network of convolutions."""
+    """Say that bfloat16 may be faster, where it is here, for a network of convolutions."""
     if experiment.setting.precision != "f32" or experiment.method.per_example:
         return ""
     shape = (3, 32, 32)
@@ -104,7 +104,7 @@ def _shorter(experiment: Experiment) -> str:
 
 
 def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:
-    """Return a dataclass whose flags are those of the method, of the setting, ``--out``, and more."""
+    """Return a dataclass whose flags are the method's, the setting's, ``--out``, and more."""
     method = type(default.method)
     return make_dataclass(
         "Flags",
@@ -153,9 +153,10 @@ def examples_of(word: str, method: Method) -> list[str]:
 
 RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N]
 
-Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that is
-finished or stopped more rounds, N in all; it is refused where the noise was chosen for the rounds
-that it has. --back N takes up a run N checkpoints before its last one, of those that --keep has kept.
+Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that
+is finished or stopped more rounds, N in all; it is refused where the noise was chosen for the
+rounds that it has. --back N takes up a run N checkpoints before its last one, of those that --keep
+has kept.
 """
 
 
@@ -250,7 +251,7 @@ def conclude(done: Run) -> None:
 
 @contextmanager
 def telling_if_stopped() -> Iterator[None]:
-    """Say what a run has done that its budget stops; why it stops is said afterwards, in one line."""
+    """Say what a run has done that its budget stops; why it stops is said afterwards."""
     try:
         yield
     except Stopped as e:
@@ -272,7 +273,7 @@ def _conclude_stopped(done: Run) -> None:
 
 
 def _accuracy_line(final: dict[str, Any]) -> str:
-    """Say how good the shared model is, or how good the clients' own models are and how much they differ."""
+    """Say how good the shared model is, or how good the clients' own are and how they differ."""
     if not final["personal"]:
         noise = f" ± {100 * final['noise']:.2f} by the noise of reports" if "noise" in final else ""
         return f"accuracy {100 * final['accuracy']:.2f}%{noise}"
@@ -300,7 +301,7 @@ def _say_privacy(done: Run) -> None:
 
 
 def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
-    """Say what each group of clients pays, and why the largest of it is what everybody is promised."""
+    """Say what each group of clients pays, and why the largest of it is promised to everybody."""
     each = [
         f"{name} ({g['clients']} clients) {show_epsilon(g['epsilon'])}"
         for name, g in groups.items()
@@ -329,7 +330,10 @@ class CompareFlags:
 
 def compare(args: Sequence[str]) -> None:
     """Compare methods."""
-    about = f"Run several methods on the same split, seeds and sampled clients. Methods: {', '.join(METHODS)}."
+    about = (
+        "Run several methods on the same split, seeds and sampled clients. Methods: "
+        f"{', '.join(METHODS)}."
+    )
     given = parse(CompareFlags, args, prog="tacit compare", about=about)
     words, notes = with_common(given.methods, common(given, args))
     plan = Comparison(words, given.setting, given.repeats, notes)
@@ -389,8 +393,10 @@ def _because(row: Row) -> str:
 def short_names(words: Sequence[str]) -> dict[str, str]:
     """Return each word without the settings that all words of the same method share.
 
-    >>> short_names(["fedavg:rounds=5", "fedprox:mu=1,rounds=5", "fedprox:mu=2,rounds=5"])
-    {'fedavg:rounds=5': 'fedavg', 'fedprox:mu=1,rounds=5': 'fedprox:mu=1', 'fedprox:mu=2,rounds=5': 'fedprox:mu=2'}
+    >>> short_names(["fedavg:rounds=5", "fedprox:mu=1,rounds=5"])
+    {'fedavg:rounds=5': 'fedavg', 'fedprox:mu=1,rounds=5': 'fedprox'}
+    >>> short_names(["fedprox:mu=1,rounds=5", "fedprox:mu=2,rounds=5"])
+    {'fedprox:mu=1,rounds=5': 'fedprox:mu=1', 'fedprox:mu=2,rounds=5': 'fedprox:mu=2'}
     """
     pairs = {w: pairs_of(parted(w)[1]) for w in words}
     short = {}

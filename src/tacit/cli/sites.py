@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tacit.site")
 
-KEYS_HELP = """usage: tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
-       tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR (default: here)
-       tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
-       tacit keys remove DIR NAME          and no longer, from this moment on
-       tacit keys revoke DIR NAME          the same, and its key can never be registered again
-       tacit keys renew DIR                a new server key and certificate, which last 90 days
-       tacit keys list DIR                 who may connect
+KEYS_HELP = """usage: tacit keys COMMAND ...
 
-DIR is the coordinator's folder of keys. A site gets DIR/ca.crt from it, makes its own key, and hands out NAME.pub only.
+  tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
+  tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR
+                                      (default: here)
+  tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
+  tacit keys remove DIR NAME          and no longer, from this moment on
+  tacit keys revoke DIR NAME          the same, and its key can never be registered again
+  tacit keys renew DIR                a new server key and certificate, which last 90 days
+  tacit keys list DIR                 who may connect
+
+DIR is the coordinator's folder of keys. A site gets DIR/ca.crt from it, makes its own key, and
+hands out NAME.pub only.
 """
 KEYS_ARGUMENTS = {  # how many each command takes
     "init": (1, 99),
@@ -119,7 +123,10 @@ class ServeFlags:
 
 def serve(args: Sequence[str]) -> None:
     """Coordinate sites."""
-    about = "Coordinate real sites. The first argument is an experiment file, or the directory of a run to continue."
+    about = (
+        "Coordinate real sites. The first argument is an experiment file, or the directory of a "
+        "run to continue."
+    )
     if not args or args[0].startswith("-"):
         parse(ServeFlags, args or ["--help"], prog="tacit serve EXPERIMENT.toml|RUN", about=about)
         raise BadInput(
@@ -401,7 +408,7 @@ def in_words(policy: Policy, given: JoinFlags) -> str:
 
 
 def _try_model(name: str | None, dataset: Dataset) -> None:
-    """Refuse a network of one's own that cannot be made; say of one that no private method takes it.
+    """Refuse a network of one's own that cannot be made; say if no private method takes it.
 
     Which method it is for, a site learns from the first request, and refuses that.
     """
@@ -452,14 +459,16 @@ def _check_network(insecure: bool, host: str, keys: dict[str, Path | None]) -> N
     given = [flag for flag, file in keys.items() if file is not None]
     if insecure and given:
         raise BadInput(
-            f"--insecure: contradicts {' and '.join(given)}, which would not be used; leave one of them out"
+            f"--insecure: contradicts {' and '.join(given)}, which would not be used; "
+            "leave one of them out"
         )
     if insecure and not _loopback(host):
         raise BadInput(f"--insecure: only on loopback, such as 127.0.0.1, not on {host}")
     if not insecure and len(given) < len(keys):
         flags = " and ".join(keys)
         raise BadInput(
-            f"{flags}: needed for TLS and authentication (`tacit keys --help`); --insecure: on loopback only"
+            f"{flags}: needed for TLS and authentication (`tacit keys --help`); --insecure: "
+            "on loopback only"
         )
 
 

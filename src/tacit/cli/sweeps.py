@@ -24,13 +24,14 @@ from tacit.report.page import write_report
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import Form, sweep_table
 
-HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over FIELD=...] [--repeats N] [options]
+HELP = f"""usage: tacit sweep METHOD... --over FIELD=v1,v2,... [--over ...] [--repeats N] [options]
 
 METHOD is a word such as fedprox or fedprox:mu=0.1; methods: {", ".join(METHODS)}
-FIELD is any number among a method's settings (epsilon, sgd.lr, ...) or the experiment's (clients, delta, ...).
+FIELD is any number among a method's settings (epsilon, sgd.lr, ...) or the experiment's (clients,
+delta, ...).
 With one METHOD the options are those of `tacit run METHOD`; with several, those of `tacit compare`.
-Every point is a run of its own. A sweep that was killed goes on with `tacit resume DIR`, which may also be started in
-several processes at once: they share the points that are left.
+Every point is a run of its own. A sweep that was killed goes on with `tacit resume DIR`, which may
+also be started in several processes at once: they share the points that are left.
 
 examples:
   tacit sweep fedavg --over sgd.lr=0.01,0.03,0.1,0.3 --split label:2 --repeats 3

@@ -46,7 +46,10 @@ class SynthFlags:
 
 def synth(args: Sequence[str]) -> None:
     """Make a private synthetic data set."""
-    about = "Make a private synthetic copy of a data set: synthetic.npz, a sheet of samples, and certificate.json."
+    about = (
+        "Make a private synthetic copy of a data set: synthetic.npz, a sheet of samples, and "
+        "certificate.json."
+    )
     given = parse(SynthFlags, args, prog="tacit synth", about=about)
     check_number("epsilon", given.epsilon, above=0)
     if given.generator == "gan":
@@ -76,11 +79,13 @@ def synth(args: Sequence[str]) -> None:
         )
     certificate = save(made, dataset, source, folder)
     print(
-        f"{len(made.examples)} synthetic examples of {dataset.name} in {time.perf_counter() - since:.1f} s"
+        f"{len(made.examples)} synthetic examples of {dataset.name} in "
+        f"{time.perf_counter() - since:.1f} s"
     )
     adding, replacing = (show_epsilon(v) for v in made.epsilons().values())
     print(
-        f"eps {adding} (zero-out), {replacing} (replace), delta {made.delta:g}: {certificate['why']}"
+        f"eps {adding} (zero-out), {replacing} (replace), delta {made.delta:g}: "
+        f"{certificate['why']}"
     )
     sheet = draw_sheet(made.examples.x, made.examples.y, dataset.classes, folder / "sheet")
     print(f"files in {folder}: synthetic.npz, certificate.json{', sheet.png' if sheet else ''}")

@@ -6,8 +6,8 @@ post-processing of what clients send, and costs nothing.
 - `trimmed:B` (Yin et al. 2018): in each coordinate, the mean without the share B of the largest and
   of the smallest values.
 - `median` (Yin et al. 2018): the median of each coordinate.
-- `clipped:TAU` (Karimireddy et al. 2021): the mean of the differences from a centre, each clipped to
-  TAU, three times over. The paper's centre is the last round's; here it is the median of each
+- `clipped:TAU` (Karimireddy et al. 2021): the mean of the differences from a centre, each clipped
+  to TAU, three times over. The paper's centre is the last round's; here it is the median of each
   coordinate, as nothing but a method's state survives a round.
 - `krum:F` (Blanchard et al. 2017): the one update that is nearest to its n - F - 2 neighbours.
 

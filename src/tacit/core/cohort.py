@@ -45,7 +45,8 @@ class Fixed:
     def pick(self, everyone: Sequence[ClientId], rng: np.random.Generator) -> Sequence[ClientId]:
         if not 1 <= self.k <= len(everyone):
             raise BadInput(
-                f"per_round = {self.k}: must be between 1 and {len(everyone)}, the number of clients"
+                f"per_round = {self.k}: must be between 1 and {len(everyone)}, "
+                "the number of clients"
             )
         return [everyone[int(i)] for i in sorted(rng.choice(len(everyone), self.k, replace=False))]
 

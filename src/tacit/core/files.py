@@ -10,7 +10,7 @@ from pathlib import Path
 def write_atomically(
     path: Path, blob: bytes, *, durable: bool = False, private: bool = False
 ) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees the old content or the new, never a part.
+    """Write a file so that a reader, or a restart after a kill, sees all of the old or the new.
 
     A private one can be read by its owner only, from its first moment. A durable one outlasts a
     power failure from the moment that this returns.
@@ -39,6 +39,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed had begun to write: for a folder that nobody else uses."""
+    """Remove what a killed process had begun to write: for a folder that nobody else uses."""
     for part in folder.rglob("*.part"):
         part.unlink(missing_ok=True)

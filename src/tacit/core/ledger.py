@@ -133,7 +133,7 @@ def union(a: Rounds, b: Rounds) -> Rounds:
 
 
 class Ledger:
-    """Append-only and run-length coded: lines that differ in nothing but their rounds are one line."""
+    """Append-only and run-length coded: lines that differ in their rounds alone are one line."""
 
     def __init__(self, lines: Iterable[Release] = ()) -> None:
         self._lines: dict[Release, Release] = {}  # by what they say without their rounds

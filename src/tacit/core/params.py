@@ -172,7 +172,7 @@ def _weights(kind: torch.dtype, device: torch.device) -> Tensor:
 
 
 def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
-    """Return the sum of ``weight * point``, added in the order given, so that the result is the same to the bit."""
+    """Return the sum of ``weight * point``, added in the order given: the same to the bit."""
     it = iter(parts)
     first, weight = next(it)
     out = first * weight

@@ -1,4 +1,4 @@
-"""Randomness derived from where we are in a run, so that there is nothing to save and engines agree."""
+"""Randomness derived from where we are in a run: there is nothing to save, and engines agree."""
 
 from __future__ import annotations
 

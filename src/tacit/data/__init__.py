@@ -96,7 +96,7 @@ def can_load(name_or_path: str) -> bool:
 
 
 def anywhere(name_or_path: str) -> str:
-    """Return a known name as it is, and the path of the user's data so that it holds in every folder.
+    """Return a known name as it is, and the path of the user's data as it holds in any folder.
 
     >>> anywhere("digits")
     'digits'

@@ -35,7 +35,7 @@ def union(parts: Sequence[Examples]) -> Examples:
 
 @dataclass(frozen=True)
 class Pool:
-    """Released examples, such as synthetic ones, that join a client's own data or stand in for them."""
+    """Released examples, such as synthetic ones, that join a client's own or stand in for them."""
 
     examples: Examples
     instead: bool = False

@@ -20,7 +20,7 @@ from tacit.data.splits import SPLITS, Split, is_own_split, split
 
 @dataclass(frozen=True)
 class LocalData:
-    """Some rows of a data set, as one client holds them; nothing is copied until a batch is taken."""
+    """Some rows of a data set, as one client holds them; none is copied before a batch is taken."""
 
     source: Examples
     rows: IntArray

@@ -266,7 +266,8 @@ def _download(
                 return _settle(part, file, folder)
             reasons.append(f"{urlsplit(url).hostname}: {problem}")
     raise BadInput(
-        f"{wanted.path} is not in {folder} and could not be downloaded ({'; '.join(reasons)}); {_where(wanted, folder)}"
+        f"{wanted.path} is not in {folder} and could not be downloaded ({'; '.join(reasons)}); "
+        f"{_where(wanted, folder)}"
     )
 
 
@@ -343,7 +344,7 @@ def _member(archive: Path, member: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _part(file: OfficialFile, folder: Path) -> Iterator[Path]:
-    """Give a scratch file beside the final one (of this process alone), removed whatever happens."""
+    """Give a scratch file beside the final one (this process's alone), removed in any case."""
     final = folder / file.path
     part = final.with_name(f"{final.name}.{os.getpid()}.part")
     try:

@@ -39,29 +39,31 @@ _CIFAR10 = (
     "truck",
 )
 _CIFAR100 = """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
-    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
-    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
-    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
-    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
-    wardrobe whale willow_tree wolf woman worm
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+    camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
+    cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
+    lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom
+    oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake
+    spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+    train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 
 
 def read_idx(path: Path) -> Tensor:
-    """Return the bytes of one idx file (plain or .gz) as a uint8 tensor of the shape that its header tells."""
+    """Return the bytes of one idx file (plain or .gz) as a uint8 tensor of its header's shape."""
     raw = _read_bytes(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise BadInput(
-            f"{path}: starts with {raw[:4].hex(' ') or 'nothing'}: must be an idx file of unsigned bytes"
+            f"{path}: starts with {raw[:4].hex(' ') or 'nothing'}: "
+            "must be an idx file of unsigned bytes"
         )
     start = 4 + 4 * raw[3]
     shape = [int.from_bytes(raw[i : i + 4], "big") for i in range(4, start, 4)]
     if len(raw) != start + math.prod(shape):
         raise BadInput(
-            f"{path}: {len(raw):,} bytes where its header {tuple(shape)} needs {start + math.prod(shape):,}: "
-            "cut short or changed; delete it and fetch it again"
+            f"{path}: {len(raw):,} bytes where its header {tuple(shape)} needs "
+            f"{start + math.prod(shape):,}: cut short or changed; delete it and fetch it again"
         )
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
 
@@ -137,7 +139,7 @@ def load_official(
 
 
 def _digits() -> Dataset:
-    """Return scikit-learn's 1,797 scans, packed in the package with the row numbers of a fixed stratified test set."""
+    """Return scikit-learn's 1,797 scans, packed with the rows of a fixed stratified test set."""
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as packed:
         x, y, rows = packed["x"], packed["y"], packed["test"]
     everything = Examples(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y.astype(np.int64)))

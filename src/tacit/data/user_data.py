@@ -1,4 +1,4 @@
-"""The user's own data: .npz files, folders of images, CSV and Parquet tables, and torch data sets."""
+"""The user's own data: .npz files, folders of images, CSV and Parquet tables, torch data sets."""
 
 from __future__ import annotations
 
@@ -177,7 +177,8 @@ def _split(everything: Examples, classes: Sequence[str], source: str, seed: int)
         if not len(part):
             raise BadInput(
                 f"{source}: none of its {len(everything)} records is in the {use} part (each is "
-                f"held out with a chance of {HELD_OUT:g}): must have more, or a test part of its own"
+                f"held out with a chance of {HELD_OUT:g}): must have more, "
+                "or a test part of its own"
             )
     return parts
 
@@ -187,10 +188,11 @@ def _kind(x: Tensor) -> str:
 
 
 def _inputs(x: Array, where: str, channels_first: bool) -> Tensor:
-    """Return uint8 images as (n, channels, height, width), anything else numeric as finite float32 features."""
+    """Return uint8 images as (n, channels, height, width), other numbers as finite float32."""
     if x.ndim < 1 or x.size == 0:
         raise BadInput(
-            f"{where}: inputs of shape {x.shape} are empty: must have at least one example and one value"
+            f"{where}: inputs of shape {x.shape} are empty: "
+            "must have at least one example and one value"
         )
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return torch.from_numpy(
@@ -219,7 +221,8 @@ def _to_channels_first(x: Array, where: str) -> Array:
     if first == last:
         why = "both ends could be the channels" if first else "neither end is 1 or 3 channels"
         raise BadInput(
-            f"{where}: images of shape {x.shape}: {why}; must be (n, c, h, w) or (n, h, w, c), c = 1 or 3"
+            f"{where}: images of shape {x.shape}: {why}; must be (n, c, h, w) or (n, h, w, c), "
+            "c = 1 or 3"
         )
     return x if first else x.transpose(0, 3, 1, 2)
 
@@ -327,7 +330,8 @@ def _read_image(file: Path) -> NDArray[np.uint8]:
         with Image.open(file) as image:
             if image.mode.startswith(("I", "F")):
                 raise BadInput(
-                    f"{file}: pixels of mode {image.mode}: must be 8 bits per channel; convert it first"
+                    f"{file}: pixels of mode {image.mode}: must be 8 bits per channel; "
+                    "convert it first"
                 )
             grey = image.mode in ("1", "L", "LA")
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
@@ -351,7 +355,8 @@ def _check_alike(image: Array, first: Array, file: Path) -> None:
         f"{'grey' if a.shape[0] == 1 else 'RGB'} {a.shape[2]}x{a.shape[1]}" for a in (image, first)
     )
     raise BadInput(
-        f"{file}: {kind}, but the first image is {wanted}: must all be alike; resize or convert them first"
+        f"{file}: {kind}, but the first image is {wanted}: must all be alike; "
+        "resize or convert them first"
     )
 
 
@@ -444,7 +449,8 @@ def _read_parquet(path: Path, column: str) -> Read:
     for name in header:
         if table[name].null_count:
             raise BadInput(
-                f"{path}: column {name!r} has {table[name].null_count:,} missing values: fill or drop them"
+                f"{path}: column {name!r} has {table[name].null_count:,} missing values: "
+                "fill or drop them"
             )
     features = [
         _parquet_numbers(path, name, table[name].to_numpy())
@@ -492,7 +498,8 @@ def _read_torch(data: TorchDataset[Any], where: str) -> Read:
     if not size:
         why = "no length" if size is None else "no items"
         raise BadInput(
-            f"{where}: {type(data).__name__} has {why}: must be a map-style data set with at least one item"
+            f"{where}: {type(data).__name__} has {why}: "
+            "must be a map-style data set with at least one item"
         )
     inputs, labels = [], []
     for i in range(size):
@@ -505,8 +512,8 @@ def _read_torch(data: TorchDataset[Any], where: str) -> Read:
         labels.append(np.asarray(item[1]))
         if inputs[-1].shape != inputs[0].shape or inputs[-1].dtype != inputs[0].dtype:
             raise BadInput(
-                f"{where}: input {i} is {inputs[-1].dtype} {inputs[-1].shape} and the first {inputs[0].dtype} "
-                f"{inputs[0].shape}: must all be of one shape and type"
+                f"{where}: input {i} is {inputs[-1].dtype} {inputs[-1].shape} and the first "
+                f"{inputs[0].dtype} {inputs[0].shape}: must all be of one shape and type"
             )
     return Read(
         np.stack(inputs),

@@ -133,7 +133,7 @@ class World:
         return rng_for(*place)
 
     def own(self, call: Call[T], data: AnyExamples, round: int) -> T:
-        """Run a task at the server itself, on data that it may see; nothing of that is a release."""
+        """Run a task at the server itself, on data that it may see; none of that is a release."""
         d = self.federation.dataset
         rows = np.arange(len(data))
         local = LocalData(
@@ -255,7 +255,7 @@ def _request(head: Head, call: Call[Any]) -> str:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch add up in one thread, as in a worker, so that sums are added in the same order everywhere."""
+    """Let torch add up in one thread, as in a worker: the same order of sums everywhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

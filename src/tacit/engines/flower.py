@@ -156,7 +156,7 @@ class Used:
 
 
 class Sites(Engine):
-    """Sends calls through a Flower grid and waits for answers, but never longer than the deadline."""
+    """Sends calls through a Flower grid and waits for answers, never longer than the deadline."""
 
     def __init__(
         self,

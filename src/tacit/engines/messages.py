@@ -109,6 +109,7 @@ def check_finite(obj: Any, head: Head) -> None:
     for value in encode(obj)[1].values():
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise Diverged(
-                f"round {head.round + 1}, client {head.client}: training gave a number that is not finite "
-                "(a smaller learning rate may help: sgd.lr or local.lr); the last good checkpoint is kept"
+                f"round {head.round + 1}, client {head.client}: training gave a number that is not "
+                "finite (a smaller learning rate may help: sgd.lr or local.lr); the last good "
+                "checkpoint is kept"
             )

@@ -216,7 +216,10 @@ class Engine(ABC):
         self.failed: dict[ClientId, str] = {}
 
     def snapshot(self) -> dict[ClientId, AskId]:
-        """Return what the server must remember besides the method's state and the ledger, which are kept apart."""
+        """Return what the server must remember besides the method's state and the ledger.
+
+        Those two are kept apart.
+        """
         return dict(self.accepted)
 
     def mark_saved(self) -> None:
@@ -248,4 +251,7 @@ def raise_first(refused: Iterable[Refusal]) -> None:
 
 def _too_few(of: Sample, got: Mapping[ClientId, Any], failed: Mapping[ClientId, str]) -> str:
     first = next((f"; client {i}: {why}" for i, why in failed.items()), "")
-    return f"round {of.round + 1}: {len(got)} of {len(of.ids)} clients replied, too few to go on{first}"
+    return (
+        f"round {of.round + 1}: {len(got)} of {len(of.ids)} clients replied, "
+        f"too few to go on{first}"
+    )

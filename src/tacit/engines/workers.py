@@ -191,7 +191,7 @@ def _of_package() -> set[str]:
 
 
 def work(line: Connection, inherited: list[Connection], world: World, modules: list[str]) -> None:
-    """Answer requests until told to stop, or until the line closes because the parent ended, however it ended."""
+    """Answer requests until told to stop, or until the line closes: the parent ended, somehow."""
     for other in inherited:
         other.close()  # else this process would hold the lines of its siblings open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means

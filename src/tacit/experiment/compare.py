@@ -169,8 +169,8 @@ def compare(
     """Compare methods, each a word such as ``"fedprox:mu=0.1"``, on the same split and seeds.
 
     ``common`` has settings for every method that has them, such as ``{"rounds": 5}``; ``notes`` of
-    the result names the others. With ``repeats`` each runs with so many seeds, from
-    ``seed`` on. The other keywords are those of :func:`tacit.experiment.start.run`. The result has one
+    the result names the others. With ``repeats`` each runs with so many seeds, from ``seed`` on.
+    The other keywords are those of :func:`tacit.experiment.start.run`. The result has one
     :class:`Row` for each method in ``rows``, also for one that its budget has stopped.
     """
     if isinstance(methods, str) or not all(isinstance(word, str) for word in methods):

@@ -46,7 +46,7 @@ class Setting:
     budget: float = math.inf
     # how updates travel: none, binary:dynamic, binary:0.3, gaussian:0.3, bernoulli:0.3
     compress: str = "none"
-    # how updates become one: mean; against clients that lie trimmed:0.2, median, clipped:1 or krum:1
+    # how updates become one: mean; against clients that lie trimmed:0.2, median, clipped:1, krum:1
     aggregate: str = "mean"
     # where noise comes from; seeded: a simulation that can be repeated
     noise: Literal["os", "seeded"] = "os"
@@ -78,7 +78,8 @@ class Setting:
         )
         if self.clients not in (Setting.clients, implied):
             raise BadInput(
-                f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), or left out"
+                f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), "
+                "or left out"
             )
         check_number("eval_every", self.eval_every, at_least=1)
         check_number("delta", self.delta, above=0, below=1)
@@ -124,7 +125,7 @@ def shows_setting(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:
-    """Build a setting from the keywords of a call in Python, or say where one that is none belongs."""
+    """Build a setting from the keywords of a call in Python, or say where another one belongs."""
     own = [f.name for f in fields(method)]
     for key, value in keywords.items():
         if key in own:

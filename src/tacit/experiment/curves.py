@@ -51,7 +51,7 @@ def over_rounds(
 
 
 def history(lines: Sequence[Mapping[str, Any]]) -> Any:
-    """Return plain values by round: a pandas frame where pandas is installed, else lists by name."""
+    """Return plain values by round: a frame where pandas is installed, else lists by name."""
     flat = [_flat(line) for line in lines]
     names = list(dict.fromkeys(name for line in flat for name in line))
     columns = {name: [line.get(name) for line in flat] for name in names}

@@ -1,4 +1,4 @@
-"""Run a method to its end, restarting it at every step from what was saved, so that nothing survives elsewhere."""
+"""Run a method to its end, restarting it at every step, so that only what is saved survives."""
 
 from __future__ import annotations
 

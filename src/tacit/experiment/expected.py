@@ -1,4 +1,4 @@
-"""What sites' ledgers must say, from the method's rule and from what sites said when they joined."""
+"""What sites' ledgers must say, from the method's rule and what sites said when they joined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prediction:
         if client not in self.facts or not answered or not states_rule(self.method):
             return []
         drawn = self._draws()[client]
-        # lines number the rounds of their owner; one that is never sampled may be asked at the start
+        # lines number the rounds of their owner; one never sampled may be asked at the start
         times = len(drawn & set(answered)) if drawn else 1
         lines = (before(line, times) for line in self._predicted() if line.owner == client)
         return [line for line in lines if line.rounds]

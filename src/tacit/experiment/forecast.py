@@ -17,7 +17,7 @@ from tacit.experiment.plan import Plan
 
 
 def predicted(experiment: Experiment, plan: Plan | None = None) -> Ledger:
-    """Return the ledger that an experiment will write, if no reply is lost and no round is done twice."""
+    """Return the ledger that an experiment will write if no reply is lost, no round done twice."""
     plan = plan or Plan.of(experiment)
     method, federation = plan.experiment.method, plan.federation
     times = participations(
@@ -55,7 +55,7 @@ def over_rounds(experiment: Experiment, points: int = 30) -> list[tuple[int, flo
 
 
 def _until(ledger: Ledger, share: Fraction) -> Ledger:
-    """Return a ledger cut off after a share of each owner's rounds, which are numbered as the owner takes part."""
+    """Return a ledger cut off after a share of each owner's rounds, numbered as it takes part."""
     last: dict[str, int] = {}
     for line in ledger:
         last[line.owner] = max(last.get(line.owner, 0), line.rounds[-1][1])

@@ -146,7 +146,7 @@ class Recorder:
         self.last = s
 
     def _spent(self, s: Any) -> dict[str, Any]:
-        """Return what the ledger says by now: upper bounds on the way, the certificate at the end."""
+        """Return what the ledger says by now: upper bounds underway, the certificate at the end."""
         experiment = self.venue.experiment
         ledger = self.engine.ledger
         method = experiment.method
@@ -168,7 +168,7 @@ def _say(text: str) -> None:
 
 
 def _alike(saved: Any, fresh: Any) -> bool:
-    """Tell whether two states are of the same kind, with a shared model of the same shape, where it begins with one."""
+    """Tell whether two states are of one kind, with shared models of one shape if there are any."""
     if isinstance(saved, type(fresh)) and not fresh.x:
         return True
     shapes = [

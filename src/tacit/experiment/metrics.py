@@ -1,4 +1,4 @@
-"""Measures of a classifier besides accuracy, from scikit-learn; none of them looks at training data."""
+"""Measures of a classifier besides accuracy, from scikit-learn; none looks at training data."""
 
 from __future__ import annotations
 

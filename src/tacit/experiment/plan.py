@@ -42,7 +42,7 @@ from tacit.privacy.checks import check_once
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment with its data divided and its network built: everything checked, nothing run."""
+    """An experiment with its data divided and its network built: all checked, nothing run."""
 
     experiment: Experiment
     federation: Federation
@@ -63,8 +63,8 @@ class Plan:
         _check_groups(experiment.method, federation, s.split)
         if experiment.method.per_round > len(federation.everyone):
             raise BadInput(
-                f"per_round = {experiment.method.per_round}: must be at most {len(federation.everyone)}, "
-                "the number of clients"
+                f"per_round = {experiment.method.per_round}: must be at most "
+                f"{len(federation.everyone)}, the number of clients"
             )
         experiment = replace(
             experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
@@ -129,15 +129,15 @@ class Plan:
 
 
 def check_aggregate(experiment: Experiment, clients: int) -> None:
-    """Refuse another rule than the mean where a method rests on the mean, or has too few clients."""
+    """Refuse another rule than the mean where a method rests on it, or has too few clients."""
     method, word = experiment.method, experiment.setting.aggregate
     rule = Aggregate.of(word)
     if rule.rule == "mean":
         return
     if not method.takes_aggregate:
         raise BadInput(
-            f"aggregate = {word!r}: {name_of(method)} does not take it: it does not average, or its "
-            "guarantee rests on the mean"
+            f"aggregate = {word!r}: {name_of(method)} does not take it: it does not average, or "
+            "its guarantee rests on the mean"
         )
     asked = method.per_round or clients
     if asked < rule.least:
@@ -157,10 +157,8 @@ def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
     """Say that a delta of 1/n or more allows to publish a whole record now and then."""
     smallest = min(sizes.values())
     if delta >= 1 / smallest:
-        print(
-            f"warning: delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client",
-            file=sys.stderr,
-        )
+        line = f"delta = {delta:g} is not below 1/n = {1 / smallest:.3g} of the smallest client"
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def warn_of_classes(dataset: Dataset) -> None:
@@ -177,7 +175,8 @@ def _check_groups(method: Method, federation: Federation, split: str) -> None:
     """Refuse a split without the public set or the kinds of clients that a method needs."""
     if method.needs_public and federation.split.public is None:
         raise BadInput(
-            f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, for one, has it"
+            f"split = {split!r}: {name_of(method)} needs a public set; sizes:kd-mnist, "
+            "for one, has it"
         )
     method.groups(federation.sizes())
 

@@ -88,7 +88,7 @@ class Run:
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """Return how many clients a method's groups have and what they have spent, if it has any."""
+        """Return how many clients a method's groups have and what they spent, if it has any."""
         saved = RunDir.open(self.folder).checkpoint()
         lines = self.metrics
         if saved is None or not lines or "groups" not in lines[-1]:
@@ -169,7 +169,7 @@ class Stopped(BudgetReached):
 def by_group(
     experiment: Experiment, s: Any, ledger: Ledger, *, quick: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Return, for the groups of clients that a method tells apart, their number and what they spent."""
+    """Return, for the groups of clients that a method tells apart, their number and spending."""
     method = experiment.method
     delta = experiment.setting.delta
     if not method.grouped(s):

@@ -241,7 +241,7 @@ class RunDir:
             self.unlock()
 
     def last_good(self, say: Callable[[str], None]) -> list[tuple[Any, dict[ClientId, AskId]]]:
-        """Return the checkpoints that a run can go on from, the newest first; none before the first.
+        """Return the checkpoints that a run can go on from, newest first; none before the first.
 
         What is damaged is left out, and ``say`` is told. A run that has finished rounds never
         starts again from none.

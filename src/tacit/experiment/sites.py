@@ -55,7 +55,7 @@ def tally(me: Client, x: Params) -> Reply[Tally]:
 
 @task(at="measure")
 def tally_shared(me: Client, method: Any, s: Any) -> Reply[Tally]:
-    """Count the successes of the model that everybody answers with, where it is not the experiment's network."""
+    """Count the successes of the model that all answer with, if not the experiment's network."""
     return Reply(tally_with(me, method.predictor(me, s)))
 
 
@@ -228,13 +228,17 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
             a, b = getattr(first, what), getattr(other, what)
             if a != b:
                 raise BadInput(
-                    f"{what}: {first.name} has {_short(a)}, {other.name} has {_short(b)}: must be alike"
+                    f"{what}: {first.name} has {_short(a)}, {other.name} has {_short(b)}: "
+                    "must be alike"
                 )
     return first.shape, first.classes, first.mean, first.std
 
 
 def _short(values: tuple[Any, ...]) -> str:
-    return f"({', '.join(map(str, values[:4]))}{', ...' if len(values) > 4 else ''}; {len(values)} in all)"
+    return (
+        f"({', '.join(map(str, values[:4]))}{', ...' if len(values) > 4 else ''}; "
+        f"{len(values)} in all)"
+    )
 
 
 def _nothing(shape: tuple[int, ...]) -> Examples:
@@ -244,7 +248,10 @@ def _nothing(shape: tuple[int, ...]) -> Examples:
 def holding(
     dataset: Dataset, clients: int, *, seed: int, client: int | None = None, of: Split | None = None
 ) -> Federation:
-    """Return a federation where ``client`` holds a data set, or the one place of a split of it, and others nothing."""
+    """Return a federation where one client alone holds anything.
+
+    It holds the data set, or the one place of a split of it.
+    """
     none = np.zeros(0, dtype=np.int64)
     everything = Split((np.arange(len(dataset.train)),), (np.arange(len(dataset.test)),))
     part = of or everything

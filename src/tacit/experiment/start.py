@@ -39,8 +39,8 @@ def run(
     What cannot be used is refused by :class:`tacit.core.BadInput`, a ``ValueError``, in one line.
 
     Args:
-        method: a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists its
-            settings), or an instance, also of a method of your own
+        method: a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
+            its settings), or an instance, also of a method of your own
         data: a name, a path or a :class:`tacit.data.Dataset`
         out: the folder of the run; default: a new one in ``runs/``
         watch: is told how it goes

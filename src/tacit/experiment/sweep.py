@@ -105,7 +105,7 @@ class Sweep:
         ]
 
     def experiments(self) -> list[tuple[str, Experiment]]:
-        """Return every run, repeat by repeat, so that a sweep that is cut short has all points with fewer repeats."""
+        """Return every run, repeat by repeat: a sweep cut short has all points, less often."""
         each = [self.runs_of(point) for point in self.points()]
         return [runs[r] for r in range(self.repeats) for runs in each]
 
@@ -169,7 +169,7 @@ def numbers(cls: type[Any], prefix: str = "") -> list[str]:
 
 
 def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[Any, Setting]:
-    """Return a method and a setting with the swept fields at their values, checked like any other input."""
+    """Return a method and a setting with the swept fields at their values, checked as any input."""
     method, moved, known = (
         json.loads(json.dumps(raw)),
         asdict(setting),

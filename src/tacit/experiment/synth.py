@@ -51,7 +51,7 @@ def synthesise(
     noise: Noise = "os",
     watch: Callable[[int, int], object] | None = None,
 ) -> Synthetic:
-    """Fit a generator to a training set and draw ``samples``, by default about as many as there are examples."""
+    """Fit a generator to a training set and draw ``samples``, by default about as many."""
     check_number("samples", samples, at_least=0, whole=True)
     check_number("delta", delta, above=0, below=1)
     data = LocalData(dataset.train, np.arange(len(dataset.train)), dataset.mean, dataset.std)

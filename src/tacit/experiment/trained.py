@@ -1,4 +1,4 @@
-"""The model of a run, ready to answer: inputs as they are in the data, scores of the classes out."""
+"""The model of a run, ready to answer: inputs as they are in the data, scores of classes out."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tacit.core import (
     weighted_sum,
 )
 from tacit.local.sgd import SGD, Trains
-from tacit.methods.fedavg import State
+from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,6 @@ class FedNova(Trains):
             dx = weighted_sum(zip((r.dx for r in replies), weights, strict=True))
             s = State(x=s.x + dx, round=t + 1)
             yield s
-
-
-@dataclass(frozen=True)
-class Update:
-    dx: Params
-    n: int
 
 
 @task

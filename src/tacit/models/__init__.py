@@ -14,7 +14,7 @@ __all__ = ["MODELS", "Architecture", "build", "choose"]
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:
-    """Return what ``auto`` stands for: DA-FL's CNN for images of at least 16x16, else a small MLP."""
+    """Return what ``auto`` stands for: DA-FL's CNN for images from 16x16 on, else a small MLP."""
     if name != "auto":
         return name
     return "dafl-cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
@@ -69,18 +69,18 @@ def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _check_buffers(name: str, model: nn.Module) -> None:
-    """Refuse batch norm, which mixes examples, and running statistics, which are neither trained nor averaged."""
+    """Refuse batch norm, which mixes examples, and running statistics, which nobody averages."""
     for part, module in model.named_modules():
         running = isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
         if running or isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise BadInput(
-                f"model = {name!r}: layer {part!r} is a {type(module).__name__}, which mixes examples or keeps "
-                "running statistics; use nn.GroupNorm"
+                f"model = {name!r}: layer {part!r} is a {type(module).__name__}, which mixes "
+                "examples or keeps running statistics; use nn.GroupNorm"
             )
 
 
 def _check_trainable(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
-    """Refuse a network with nothing to train, or with parameters that its output does not depend on."""
+    """Refuse a network with nothing to train, or with parameters that do not act on its output."""
     weights = {k: p for k, p in model.named_parameters() if p.requires_grad}
     if not weights:
         raise BadInput(f"model = {name!r}: has no trainable parameters")
@@ -90,7 +90,8 @@ def _check_trainable(name: str, model: nn.Module, shape: tuple[int, ...]) -> Non
     ):
         if g is None:
             raise BadInput(
-                f"model = {name!r}: parameter {part!r} has no effect on the output; remove or freeze it"
+                f"model = {name!r}: parameter {part!r} has no effect on the output; "
+                "remove or freeze it"
             )
 
 
@@ -103,5 +104,6 @@ def _check_output(name: str, model: nn.Module, shape: tuple[int, ...], classes: 
         raise BadInput(f"model = {name!r}: does not take inputs of shape {shape} ({why})") from None
     if got != (2, classes):
         raise BadInput(
-            f"model = {name!r}: gives scores of shape {got} for 2 inputs; {classes} classes need (2, {classes})"
+            f"model = {name!r}: gives scores of shape {got} for 2 inputs; "
+            f"{classes} classes need (2, {classes})"
         )

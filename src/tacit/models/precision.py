@@ -67,7 +67,7 @@ def _of_gpu() -> float | None:
 
 
 def gain(model: nn.Module, shape: tuple[int, ...]) -> float | None:
-    """Return how many times as fast this processor trains a network in bfloat16, or None if it cannot.
+    """Return how much faster this processor trains a network in bfloat16, or None if it cannot.
 
     It is tried in a process of its own: a virtual machine may announce instructions that end a
     process which uses them.
@@ -112,7 +112,7 @@ def _step(model: nn.Module, inputs: Tensor) -> float:
 
 @dataclass(frozen=True)
 class InBf16:
-    """The forward function of a network that computes in bfloat16 and answers in single precision."""
+    """The forward function of a network that computes in bfloat16 and answers in float32."""
 
     forward: Callable[..., Any]
 

@@ -585,8 +585,8 @@ def tapped(notes: Notes) -> Iterator[None]:
 
     def forward(name: str, layer: Layer, x: Tensor) -> Tensor:
         notes.check(name, x)
-        out: Tensor = Tap.apply(layer.before(x), start, layer, notes)  # type: ignore[no-untyped-call]
-        return out
+        tap: Callable[..., Tensor] = Tap.apply
+        return tap(layer.before(x), start, layer, notes)
 
     for name, module in layers.items():
         layer = LAYERS[type(module)](module)

@@ -27,7 +27,10 @@ def guarantee(
         delta: Of both.
     """
     how = _relation(spent, replaced)
-    return f"eps {show_epsilon(spent)} for one {unit}{how} against {AGAINST[observer]}, delta {delta:g}"
+    return (
+        f"eps {show_epsilon(spent)} for one {unit}{how} against {AGAINST[observer]}, "
+        f"delta {delta:g}"
+    )
 
 
 def _relation(spent: float, replaced: float) -> str:

@@ -1,4 +1,4 @@
-"""The figures of a report as Vega-Lite specifications, each with the table that it is drawn from."""
+"""The figures of a report as Vega-Lite specifications, each with the table it is drawn from."""
 
 from __future__ import annotations
 

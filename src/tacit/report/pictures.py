@@ -139,8 +139,10 @@ def text_split(counts: Array, most: int = 40) -> str:
     """Return the same picture in characters: one row per client, darker is more."""
     top = max(counts.max(), 1)
     rows = [
-        f"{i:>5}  {''.join(SHADES[int(np.ceil(9 * n / top))] for n in row)}  {row.sum():>7,} examples, "
-        f"{(row > 0).sum()} classes"
+        (
+            f"{i:>5}  {''.join(SHADES[int(np.ceil(9 * n / top))] for n in row)}  {row.sum():>7,} "
+            f"examples, {(row > 0).sum()} classes"
+        )
         for i, row in enumerate(counts[:most])
     ]
     more = [f"  ... and {len(counts) - most:,} more clients"] if len(counts) > most else []

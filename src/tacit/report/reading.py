@@ -276,7 +276,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def with_labels(runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """Return the runs, each called by its method and by what sets it apart from others of the method.
+    """Return the runs, each called by its method and by what sets it apart from others of it.
 
     Runs that differ in nothing but their seed are repeats and have the same label.
     """

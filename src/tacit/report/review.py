@@ -1,4 +1,4 @@
-"""The page for whoever has to approve: what is promised, to whom, on what it rests, and what is not.
+"""The page for whoever has to approve: what is promised, to whom, what it rests on, what is not.
 
 Fields after NIST SP 800-226 (evaluating differential privacy guarantees), a model card and an annex
 for a data protection impact assessment. All figures are computed anew from the ledger. Each
@@ -206,8 +206,9 @@ def _guarantee(run: RunFacts, booked: Booked, ledger: Ledger) -> Iterator[Statem
         "Delta", f"{run.delta:g}, of this figure alone; it is chosen, not measured.", "config.toml"
     )
     accounting = (
-        "releases of a client are composed exactly or from above: closed forms for Gaussian and pure "
-        "mechanisms, privacy loss distributions (dp-accounting) otherwise. The largest client counts."
+        "releases of a client are composed exactly or from above: closed forms for Gaussian and "
+        "pure mechanisms, privacy loss distributions (dp-accounting) otherwise. "
+        "The largest client counts."
     )
     yield Statement("Accounting", accounting, booked.cite())
 

@@ -64,7 +64,7 @@ class GANSettings:
 
     epochs: int = 50  # passes over the data, as far as the budget lasts
     batch: int = 256  # B, examples in a step
-    # noise multiplier; auto: solved from epsilon; in paper mode 0.5, or solved if that is too little
+    # noise multiplier; auto: solved from epsilon; in paper mode 0.5, or solved if that is too small
     z: float | Auto = "auto"
     clip: float | Auto = "auto"  # c, bound on each example's gradient; auto: 1; in paper mode 2
     lr: float | Auto = "auto"  # Adam's step size, for both networks; auto: 1e-3; in paper mode 2e-4

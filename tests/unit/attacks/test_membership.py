@@ -34,7 +34,7 @@ def test_a_generator_that_copies_is_found_out_and_one_that_knows_nothing_is_not(
     assert copied.found(0.01) >= 0.5  # the copied half is at distance 0
     assert copied.advantage >= 0.5
     ignorant = on_samples(fresh, members, others)
-    # Kolmogorov-Smirnov: two samples of 2,000 from one law differ by more than 0.065 in one of 2,600
+    # Kolmogorov-Smirnov: two samples of 2,000 of one law differ by more than 0.065 in one of 2,600
     assert ignorant.advantage < 0.065
     assert abs(ignorant.auc - 0.5) < 0.04
 

@@ -139,7 +139,9 @@ def test_random_matrices_are_the_same_at_both_ends_and_unlike_each_other():
 
 @pytest.mark.parametrize("kind", ["dct", "dft"])
 def test_coherence_is_as_in_figure_3(kind):
-    """The binary matrix' falls with the rate, to 2 and less from 0.5 on, where the random ones' are twice as high."""
+    """The binary matrix' falls with the rate, to 2 and less from 0.5 on,
+    where the random ones' are twice as high.
+    """
     psi = basis(kind, 512)
     np.testing.assert_allclose(psi.conj().T @ psi, np.eye(512), atol=1e-9)
     binary, gaussian, bernoulli = (

@@ -55,7 +55,7 @@ def tar_gz(members: dict[str, bytes]) -> bytes:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, replies: dict[str, bytes | Exception]) -> list[str]:
-    """Put a fake network in place: bytes or a failure by host; return the list of URLs asked for."""
+    """Put a fake network in place: bytes or a failure by host; return the URLs asked for."""
     asked: list[str] = []
 
     def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
@@ -165,7 +165,8 @@ def test_offline_names_the_archive_where_files_come_in_one(monkeypatch, tmp_path
     line = str(caught.value)
     assert line.startswith("cifar-10-batches-bin/data_batch_1.bin is not in")
     assert line.endswith(
-        f"put cifar-10-binary.tar.gz (from https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz) in {tmp_path}"
+        "put cifar-10-binary.tar.gz (from "
+        f"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz) in {tmp_path}"
     )
 
 
@@ -245,9 +246,9 @@ def test_verify_names_expected_and_found(tmp_path):
     with pytest.raises(BadInput) as caught:
         verify(official(), tmp_path)
     assert (
-        f"md5 {hashlib.md5(wrong).hexdigest()} where {hashlib.md5(CONTENT).hexdigest()} is published"
-        in str(caught.value)
-    )
+        f"md5 {hashlib.md5(wrong).hexdigest()} where {hashlib.md5(CONTENT).hexdigest()} is "
+        "published"
+    ) in str(caught.value)
     path.unlink()
     with pytest.raises(BadInput, match=r"no such file; put part\.gz"):
         verify(official(), tmp_path)

@@ -1,4 +1,6 @@
-"""Readers of the official formats, on tiny files written in them, and on the real ones where they are."""
+"""Readers of the official formats, on tiny files written in them,
+and on the real ones where they are.
+"""
 
 import gzip
 import hashlib
@@ -254,7 +256,10 @@ def test_unknown_names():
 
 
 def test_import_stays_light():
-    code = "import sys, tacit.data; print([m for m in ('scipy', 'PIL', 'sklearn', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, tacit.data; "
+        "print([m for m in ('scipy', 'PIL', 'sklearn', 'pyarrow') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

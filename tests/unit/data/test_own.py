@@ -34,7 +34,7 @@ def npz(folder: Path, **arrays: object) -> Path:
 
 
 def by_value(x: torch.Tensor) -> list[float]:
-    """Return the first value of each example, sorted: which examples there are, in whatever order."""
+    """Return the first value of each example, sorted: which examples there are, in any order."""
     return sorted(x.flatten(1)[:, 0].tolist())
 
 
@@ -289,7 +289,9 @@ BAD_TABLES = {
     r"visits\.csv: empty": "",
     r"no rows below the header": "a,label\n",
     r"only the column 'label'": "label\n1\n",
-    r"no label column 'label': did you mean visits\.csv:labels\? It has a, labels": "a,labels\n1,2\n",
+    r"no label column 'label': did you mean visits\.csv:labels\? It has a, labels": (
+        "a,labels\n1,2\n"
+    ),
     r"no label column 'label': name it as visits\.csv:COLUMN; It has a, b": "a,b\n1,2\n",
     r"column 'a' is there more than once": "a,a,label\n1,2,3\n",
     r"visits\.csv line 3: 2 values: must be 3": "a,b,label\n1,2,0\n1,2\n",
@@ -298,7 +300,9 @@ BAD_TABLES = {
     r"visits\.csv line 2: a = 'nan'": "a,label\nnan,0\n",
     r"visits\.csv line 2: a = 'inf'": "a,label\ninf,0\n",
     r"visits\.csv line 3: label = '' is missing": "a,label\n1,0\n1,\n",
-    r"visits\.csv line 3: label '-1': must be a whole number from 0 to 65535": "a,label\n1,0\n1,-1\n",
+    r"visits\.csv line 3: label '-1': must be a whole number from 0 to 65535": (
+        "a,label\n1,0\n1,-1\n"
+    ),
     r"visits\.csv line 2: label '1\.5': must be a whole number": "a,label\n1,1.5\n1,2\n",
 }
 

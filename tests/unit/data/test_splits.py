@@ -229,7 +229,9 @@ text = repr(([rows.tolist() for rows in result.train + result.test], result.rela
 
 
 def test_splits_stay_as_they_are():
-    """A published figure names its split by text and seed, so a change here breaks what others have written down."""
+    """A published figure names its split by text and seed,
+    so a change here breaks what others have written down.
+    """
     result = split("label:1", [0, 1, 0, 1, 0, 1], [0, 1], clients=3, classes=2, seed=1)
     assert [rows.tolist() for rows in result.train] == [[3, 5], [0, 2, 4], [1]]
 

@@ -1,4 +1,4 @@
-"""A run directory: what made it, where it is said to be, more rounds for it, and none left behind."""
+"""A run directory: what made it, where it is said to be, more rounds of it, none left behind."""
 
 import json
 import re

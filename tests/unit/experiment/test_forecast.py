@@ -50,7 +50,7 @@ def test_the_same_noise_in_every_round_adds_up_evenly(curve):
 
 
 def test_an_owner_with_fewer_rounds_spends_them_evenly(curve):
-    """Client 1 takes part in two rounds of four, so after one round and after two it has had one."""
+    """Client 1 takes part in two rounds of four: after one round and after two it has had one."""
     got = curve([line(2.0, (0, 1), owner="1")], 4)
     assert [epsilon for _, epsilon in got] == pytest.approx(
         [gdp(2.0), gdp(2.0), gdp(2.0, 2.0), gdp(2.0, 2.0)]

@@ -89,8 +89,8 @@ def test_tables_show_the_chosen_metric(tmp_path):
         ["fedavg:rounds=1"], out=tmp_path / "c", clients=2, engine="serial", model="logistic",
         metric="macro_f1",
     )  # fmt: skip
-    (line,) = [json.loads(x) for x in
-               (compared.folder / "fedavg-rounds=1-s0/metrics.jsonl").read_text().splitlines()]  # fmt: skip
+    written = (compared.folder / "fedavg-rounds=1-s0/metrics.jsonl").read_text()
+    (line,) = [json.loads(x) for x in written.splitlines()]
     text = comparison_table(compared.rows)
     assert "macro F1 %" in text
     assert f"{100 * line['macro_f1']:.1f}" in text

@@ -1,4 +1,6 @@
-"""What a run says of its privacy is what its ledger says, however it ended and whatever was evaluated."""
+"""What a run says of its privacy is what its ledger says,
+however it ended and whatever was evaluated.
+"""
 
 import math
 
@@ -108,7 +110,9 @@ def test_the_conclusion_and_a_stop_say_what_the_ledger_says(tmp_path, capsys):
 
 
 def test_groups_are_told_from_the_ledger(tmp_path, capsys):
-    """A budget that stops a run between two evaluations; both groups have spent more since the last."""
+    """A budget that stops a run between two evaluations;
+    both groups have spent more since the last.
+    """
     word = "kd_dpfl:rounds=6,per_round=7,eps_1=1.0,eps_2=4.0,sgd.batch=1000"
     setting = {**QUICK, "split": "sizes:2x300,6x100,public=200"}
     del setting["clients"]

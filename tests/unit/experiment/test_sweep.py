@@ -38,7 +38,7 @@ def plan(over, *methods, repeats=1, **setting):
 
 
 # ---- the grid
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_grid_is_every_method_at_every_combination():
@@ -143,7 +143,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
 
 
 # ---- running
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_points_are_runs_and_a_finished_one_is_not_repeated(tmp_path):
@@ -169,7 +169,7 @@ def test_a_run_that_diverges_or_has_spent_its_budget_does_not_stop_the_others(tm
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(tmp_path):
-    """The first run is held until the others are done; then it is found finished, not done again."""
+    """The first run is held until the others are done; then it is found done, not run again."""
     runs = plan({"sgd.lr": [0.1, 0.2, 0.3]}).experiments()
     held = RunDir(tmp_path / runs[0][0])
     held.folder.mkdir(parents=True)

@@ -124,7 +124,7 @@ class Hand:
 
 
 # ---- FedAvg
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_fedavg_one_step_is_the_mean_weighted_by_examples(tmp_path):
@@ -161,7 +161,7 @@ def test_fedavg_weight_decay_adds_its_multiple_of_the_point(tmp_path):
 
 
 # ---- FedProx
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_fedprox_second_step_is_pulled_back(tmp_path):
@@ -199,7 +199,7 @@ def test_fedprox_measures_from_each_rounds_own_start(tmp_path):
 
 
 # ---- SCAFFOLD
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def scaffold_round(v, c, own, chosen, clients, *, lr, steps, server_lr=1.0, momentum=0.0):
@@ -280,7 +280,7 @@ def test_scaffold_with_part_of_the_clients_moves_c_by_one_nth(tmp_path):
 
 
 # ---- FedNova
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -328,7 +328,7 @@ def test_fednova_of_linear_losses_goes_along_the_true_gradient(tmp_path):
 
 
 # ---- FedMix
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def soft(d, y):
@@ -340,7 +340,9 @@ def soft(d, y):
 
 
 def mixed(v, points, mean, lam):
-    """Return the module docstring's loss in numbers, with s = (1 - lam) x and dl/dx at s = 2 v (sigmoid(2 v s) - y)."""
+    """Return the module docstring's loss in numbers,
+    with s = (1 - lam) x and dl/dx at s = 2 v (sigmoid(2 v s) - y).
+    """
     x_bar, y_bar = mean
     total = 0.0
     for x, y in points:
@@ -402,7 +404,9 @@ def test_fedmix_shares_the_means_of_groups_of_m(tmp_path):
 
 
 def test_fedmix_gradient_in_three_classes_and_two_inputs(tmp_path):
-    """The whole formula in numpy, with dl/dx = W^T (softmax(W s) - e_y) at s = (1 - lam) x, by finite differences."""
+    """The whole formula in numpy, with dl/dx = W^T (softmax(W s) - e_y) at s = (1 - lam) x,
+    by finite differences.
+    """
     points = [((1.0, -0.5), 0), ((0.3, 2.0), 2), ((-1.2, 0.7), 1)]
     x_bar, y_bar, lam, lr = np.array([0.4, -1.1]), np.array([0.5, 0.2, 0.3]), 0.35, 0.7
     start = np.array([[0.2, -0.4], [0.9, 0.1], [-0.3, 0.5]])
@@ -462,7 +466,9 @@ def test_centralised_goes_on_from_where_it_was(tmp_path):
 
 
 def test_local_models_stay_apart_and_at_home(tmp_path):
-    """Two rounds of one step are two steps of each client from the common start, and the shared model stays there."""
+    """Two rounds of one step are two steps of each client from the common start,
+    and the shared model stays there.
+    """
     v, lr = 0.25, 0.5
     hand, method = Hand(tmp_path, SMALL, LARGE), Local(rounds=2, sgd=SGD(lr=lr, batch=10))
     states = hand.run(method, v=v)

@@ -125,7 +125,7 @@ OTHERS = torch.tensor(np.concatenate([HALF + c for c in np.diag([2, 2])]), dtype
 
 
 def data(present):
-    """Two classes of sixty examples; the canary lies in the midst of one and belongs to the other."""
+    """Two classes of sixty examples; the canary lies amidst one and belongs to the other."""
     x = torch.cat([OTHERS, torch.tensor([[3.0, 0.0]])]) if present else OTHERS
     y = torch.tensor([0] * 60 + [1] * 61)[: len(x)]
     return LocalData(Examples(x, y), np.arange(len(x)), (0.5,), (0.5,))
@@ -205,7 +205,7 @@ def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
-    """One client of three sends layers far beyond their bounds in each of four rounds, or is not there.
+    """One client of three sends layers far beyond their bounds in four rounds, or is not there.
 
     The others send nothing. Looked at: the sum, and with adaptive bounds how these moved, which are
     one release.

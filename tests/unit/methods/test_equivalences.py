@@ -1,4 +1,4 @@
-"""Methods that are another method in a special case are that method to the bit, and only in that case.
+"""Methods that are another in a special case are that one to the bit, and only in that case.
 
 All compare final states after three rounds in one process. The same batches are drawn whatever the
 method (they depend on the seed, the round and the client), so nothing but the mathematics can make
@@ -108,7 +108,9 @@ def test_fednova_with_equal_steps_but_unequal_sizes_is_fedavg(ends):
 
 
 def test_fednova_with_equal_steps_and_momentum_is_fedavg_but_for_rounding(ends):
-    """||a_i||_1 is then not a whole number, so tau_eff / ||a_i||_1 is 1 only to the last bit of a double."""
+    """||a_i||_1 is then not a whole number,
+    so tau_eff / ||a_i||_1 is 1 only to the last bit of a double.
+    """
     sgd = SGD(lr=0.05, epochs=2, batch=8, momentum=0.9)
     fedavg, fednova, plain = ends(
         EQUAL, FedAvg(3, sgd=sgd), FedNova(3, sgd=sgd), FedAvg(3, sgd=SGD(0.05, 2, 8))

@@ -42,7 +42,7 @@ def spent(engine, observer="server", unit="example"):
 
 
 # ---- who pays what
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("labels", ["moments", "sub-teachers"])
@@ -203,7 +203,7 @@ def test_the_papers_special_client_is_noised_less(tmp_path):
 
 
 # ---- certified
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_certified_round_leaves_the_special_client_alone(tmp_path):
@@ -284,7 +284,10 @@ def test_refused_in_one_line_and_no_folder_is_left(word, split, words, tmp_path)
 
 
 def test_a_run_says_what_each_group_pays(tmp_path, capsys):
-    args = "run kd_dpfl --split sizes:2x300,6x100,public=200 --rounds 2 --per-round 3 --eps-1 1 --eps-2 4 --workers 0"
+    args = (
+        "run kd_dpfl --split sizes:2x300,6x100,public=200 --rounds 2 --per-round 3 --eps-1 1 "
+        "--eps-2 4 --workers 0"
+    )
     assert call([*args.split(), "--noise", "seeded", "--out", str(tmp_path / "r")]) == 0
     said = capsys.readouterr().out
     assert "pseudo-labels: " in said

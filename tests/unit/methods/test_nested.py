@@ -1,4 +1,4 @@
-"""A method inside a method is an object: read once, written down and found again, its state marked."""
+"""A method inside a method is an object: read once, written, found again, its state marked."""
 
 import tomllib
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,6 @@
-"""Votes counted by hand, the noise and its price against closed forms and dp-accounting, and what is refused."""
+"""Votes counted by hand, the noise and its price against closed forms and dp-accounting,
+and what is refused.
+"""
 
 import copy
 import math
@@ -38,7 +40,7 @@ def seeded(n=0):
 
 
 # ---- counting
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_votes_are_counted_exactly():
@@ -162,7 +164,9 @@ class CarelessTogether(Careless):
 @pytest.mark.parametrize("kind", [Careless, CarelessElsewhere])
 @pytest.mark.parametrize("gone", [0, 5, 11, 20])
 def test_chance_and_state_of_one_sub_teacher_do_not_reach_another(me, gone, kind):
-    """Dropout and running means, too: one example more shifts the masks of its own sub-teacher only."""
+    """Dropout and running means, too:
+    one example more shifts the masks of its own sub-teacher only.
+    """
     torch.manual_seed(0)
     model, images = kind(), torch.randn(1000, 4)
     me, x0, sgd = replace(me, model=model), params_of(model), SGD(lr=1.0, epochs=2, batch=4)
@@ -208,7 +212,7 @@ def fresh(me: Client) -> Client:
 
 
 # ---- the price
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sigma", "queries"), [(40.0, 286), (20.0, 1000), (100.0, 5000)])
@@ -229,7 +233,7 @@ def test_gnmax_costs_what_its_renyi_bound_says(sigma, queries):
 
 
 def test_lnmax_costs_twice_gamma_for_one_query():
-    """Papernot et al. 2017: noise Lap(1 / gamma) on every count is 2 gamma-differentially private."""
+    """Papernot et al. 2017: noise Lap(1 / gamma) on every count is 2 gamma-DP."""
     gamma = 0.3
     line = ledger_of(vote_event(1 / gamma, "laplace"), 1)
     assert privacy.epsilon(line, unit="client", observer="clients", delta=1e-9) == pytest.approx(
@@ -282,7 +286,7 @@ def test_votes_cost_the_same_for_removal_and_replacement_of_a_client_and_of_an_e
 
 
 # ---- the ledger
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def run(method, tmp_path, **world):

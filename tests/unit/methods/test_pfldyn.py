@@ -25,7 +25,7 @@ def kept(engine, sandbox):
 
 
 def test_the_servers_rule_by_hand():
-    """alpha = 1/2, d = 4, g = 1, a quarter took part: g = 1 - 4/8 = 1/2; w = 10 + 4 - 2 * 1/2 = 13."""
+    """alpha = 1/2, d = 4, g = 1, a quarter took part: g = 1 - 4/8 = 1/2; w = 14 - 2 * 1/2 = 13."""
     w, g, d = (Params(w=torch.tensor(v)) for v in (10.0, 1.0, 4.0))
     x, after = pfldyn.stepped(w, g, d, 0.5, 0.25)
     assert (x["w"], after["w"]) == (13.0, 0.5)

@@ -45,7 +45,7 @@ def test_the_certified_cost_is_that_of_fixed_noise_in_every_round(sandbox):
 
 @pytest.fixture
 def sent(sandbox, monkeypatch):
-    """Return what a client with an update of norm 10 sends, and keeps, when every noise number is 1."""
+    """Return what a client with an update of norm 10 sends, and keeps, if all the noise is 1."""
     dx = Params({k: torch.ones_like(v) for k, v in sandbox.x0.items()})
     dx = dx * (10 / dx.norm())
     monkeypatch.setattr(prifedsync, "debiased", lambda *a: dx)

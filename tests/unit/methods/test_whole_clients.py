@@ -53,7 +53,7 @@ def test_a_client_an_example_and_a_replacement_cost_what_was_asked_for(name, san
 
 
 def test_a_fixed_sigma_keeps_its_meaning_and_costs_what_it_does(sandbox):
-    """Noise sigma C on updates that are up to 2C apart: 2/sigma-GDP for each of a client's rounds."""
+    """Noise sigma C on updates up to 2C apart: 2/sigma-GDP for each of a client's rounds."""
     method = PriFedSync(rounds=3, per_round=4, sigma=2.0, local=QUICK)
     engine = spent(method, sandbox)
     K = most_rounds(engine, some(4), 3)

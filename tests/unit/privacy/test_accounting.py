@@ -341,7 +341,7 @@ def test_fifteen_thousand_subsampled_steps_take_little_time():
     assert time.perf_counter() - start < 5
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # who sees, who pays
 
 
@@ -403,7 +403,8 @@ def test_what_the_server_sees_others_may_see_unless_it_is_covered():
 
 def test_an_owner_pays_for_its_own_releases_and_for_the_federations():
     ledger = Ledger([
-        line("a", "0", last=3), line("a", "1"), line("m", FEDERATION, "clients", Gaussian(2.0), unit="client"),
+        line("a", "0", last=3), line("a", "1"),
+        line("m", FEDERATION, "clients", Gaussian(2.0), unit="client"),
     ])  # fmt: skip
     got = by_owner(ledger, unit="example", observer="public", delta=DELTA)
     assert set(got) == {"0", "1"}
@@ -492,7 +493,7 @@ def test_a_budget_is_refused_with_its_own_exit_code_in_one_line():
             approve(nothing_known, budget=1e9, **where)
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # calibration
 
 
@@ -588,7 +589,7 @@ def test_bad_input_is_refused_in_one_line(f, args, more):
     assert time.perf_counter() - start < 1
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # claimed
 
 

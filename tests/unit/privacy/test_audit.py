@@ -1,4 +1,4 @@
-"""The canary test: its bounds are sound, they are not idle, and it finds the errors planted for it."""
+"""The canary test: its bounds are sound and not idle, and it finds the errors planted for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOUNDS = [clopper_pearson_bound, gdp_bound]
 both_bounds = pytest.mark.parametrize("bound", BOUNDS)
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # conversion
 
 
@@ -53,7 +53,7 @@ def test_mu_to_epsilon_at_the_ends() -> None:
         gdp_epsilon(1.0, 0.0)
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # soundness
 
 
@@ -102,14 +102,16 @@ def test_laplace_noise_is_not_accused_when_gdp_is_not_assumed() -> None:
 
 
 def test_what_delta_allows_is_no_leak() -> None:
-    """A mechanism that names the canary with probability delta and is silent otherwise is (0, delta)."""
+    """A mechanism that names the canary with probability delta and is silent otherwise is (0,
+    delta).
+    """
     rng = np.random.default_rng(4)
     named = rng.random(20_000) < 0.05
     assert clopper_pearson_bound(named, np.zeros(20_000), 0.05) == 0.0
     assert clopper_pearson_bound(named, np.zeros(20_000), 0.0) > 3.5
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # power
 
 
@@ -231,8 +233,8 @@ def test_verdicts_in_one_line() -> None:
         return Verdict(certified, DELTA, 0.999, 1000, 0.5, bound, upper, upper)
 
     assert verdict(2.0, 3.0, 3.5).line() == (
-        "broken: certified epsilon 2, measured at least 3 for a Gaussian release (estimate 3.5) at delta 1e-05, "
-        "confidence 0.999, 1000 runs with the canary and 1000 without"
+        "broken: certified epsilon 2, measured at least 3 for a Gaussian release (estimate 3.5) "
+        "at delta 1e-05, confidence 0.999, 1000 runs with the canary and 1000 without"
     )
     assert (
         verdict(8.0, 0.0, 1.9)
@@ -303,7 +305,7 @@ def replaced(mu: float, *, half: bool) -> Mechanism:
 
 
 def weighted(mu: float, *, by_examples: bool) -> Mechanism:
-    """Mean over clients; the error: a client with ten times the examples has ten times the weight."""
+    """Mean over clients; the error: with ten times the examples goes ten times the weight."""
     ends = {False: total(None), True: total(5 * UNIT, weight=10.0 if by_examples else 1.0)}
     return lambda present, run, round: (ends[present] + noise(present, run, round) / mu) / PEOPLE
 
@@ -343,19 +345,23 @@ Make = Callable[[float], Mechanism]
 # wrong)
 CASES: dict[str, tuple[Make, Make, int, Sequence[Score], float, float]] = {
     "noise divided by the batch": (
-        lambda mu: mean(mu, scaled_twice=False), lambda mu: mean(mu, scaled_twice=True), 1, once, 1, 1
+        lambda mu: mean(mu, scaled_twice=False), lambda mu: mean(mu, scaled_twice=True),
+        1, once, 1, 1,
     ),
     "replace-one with half the sensitivity": (
         lambda mu: replaced(mu, half=False), lambda mu: replaced(mu, half=True), 1, once, 1, 1
     ),
     "weights by examples": (
-        lambda mu: weighted(mu, by_examples=False), lambda mu: weighted(mu, by_examples=True), 1, once, 1, 1
+        lambda mu: weighted(mu, by_examples=False), lambda mu: weighted(mu, by_examples=True),
+        1, once, 1, 1,
     ),
     "clip at the update's own norm": (
-        lambda mu: own_norm(mu, unclipped=False), lambda mu: own_norm(mu, unclipped=True), 1, alone, 1, 1
+        lambda mu: own_norm(mu, unclipped=False), lambda mu: own_norm(mu, unclipped=True),
+        1, alone, 1, 1,
     ),
     "a fresh accountant every round": (
-        lambda mu: rounds_of(mu, SAME), lambda mu: rounds_of(mu, SAME), 10, (projection(SAME),), math.sqrt(10), 1
+        lambda mu: rounds_of(mu, SAME), lambda mu: rounds_of(mu, SAME),
+        10, (projection(SAME),), math.sqrt(10), 1,
     ),
     "noise reused, opposite canary": (
         lambda mu: rounds_of(mu, OPPOSITE), lambda mu: rounds_of(mu, OPPOSITE, reused=True),
@@ -370,7 +376,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def trial(case: str, *, wrong: bool, mu: float) -> tuple[Trial, float]:
-    """Return the release with a certified ``mu`` in all, and the epsilon that is certified for it."""
+    """Return the release with a certified ``mu`` in all, and the epsilon certified for it."""
     right, planted, rounds, scores, charged, charged_wrongly = CASES[case]
     per_round = mu / (charged_wrongly if wrong else charged)
     return repeated((planted if wrong else right)(per_round), rounds, *scores), gdp_epsilon(

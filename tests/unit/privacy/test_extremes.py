@@ -208,7 +208,12 @@ def test_a_budget_is_kept_exactly_as_the_certificate_says(bill, factor):
         assert spent == min(found.epsilon for found in bounds(charged, relation, DELTA))
 
 
-@given(z=st.floats(0.7, 5), steps=st.integers(1, 30), rounds=st.integers(1, 20), share=st.floats(0.5, 1.5))  # fmt: skip
+@given(
+    z=st.floats(0.7, 5),
+    steps=st.integers(1, 30),
+    rounds=st.integers(1, 20),
+    share=st.floats(0.5, 1.5),
+)
 @settings(max_examples=20, deadline=None)
 def test_a_ledger_is_approved_if_and_only_if_its_epsilon_is_within_the_budget(
     z, steps, rounds, share
@@ -231,7 +236,7 @@ def dp_sgd(z, rounds, *, steps=4, q=32 / 144, owner="0"):
 
 
 def test_a_budget_costs_little_in_every_round():
-    """Twenty rounds of ten clients of two sizes, as on digits: 0.1 s each, and most of them less."""
+    """Twenty rounds of ten clients of two sizes, as on digits: 0.1 s each, and most less."""
     approve(Ledger([dp_sgd(1.0, 1)]), budget=100.0, **WHERE)  # imports
     start = time.process_time()
     for t in range(1, 21):

@@ -99,8 +99,9 @@ def test_steps_count_in_every_round():
 @pytest.mark.parametrize(
     "change",
     [
-        {"what": "b"}, {"unit": "client"}, {"owner": "4"}, {"observer": "clients"}, {"event": Gaussian(2.0)},
-        {"steps": 2}, {"sampling": Sampling("poisson", 0.5)}, {"relation": "replace"}, {"covers": "a"},
+        {"what": "b"}, {"unit": "client"}, {"owner": "4"}, {"observer": "clients"},
+        {"event": Gaussian(2.0)}, {"steps": 2}, {"sampling": Sampling("poisson", 0.5)},
+        {"relation": "replace"}, {"covers": "a"},
         {"noise": "os"}, {"attempt": 1},
     ],
     ids=lambda change: next(iter(change)),
@@ -187,7 +188,7 @@ def test_order_is_no_difference_between_ledgers():
     assert Ledger([a]) != [a]
 
 
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # on disk
 
 

@@ -89,7 +89,7 @@ def only(ledger):
     return line
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the client's own
 
 
@@ -188,7 +188,7 @@ def test_published_noise_is_drawn_but_certifies_nothing():
     )
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # DP-SGD steps
 
 
@@ -251,7 +251,7 @@ class Words:
 
 @pytest.mark.parametrize("q", [0.5, 0.1, 1e-6, 2.0**-64, 1 - 2.0**-53])
 def test_a_sample_takes_a_share_q_of_all_words(q):
-    """The words below q 2^64 are in: at most a share q of all, and short of it by less than 2^-64."""
+    """The words below q 2^64 are in: at most a share q of all, short of it by less than 2^-64."""
     first_out = math.floor(Fraction(q) * 2**64)
     steps = PrivateSteps(client(), q=q, clip=1.0, z=1.0, steps=1)
     steps.draw = Words(0, first_out - 1, first_out, 2**64 - 1)
@@ -291,7 +291,7 @@ def test_private_steps_refuse_bad_numbers_before_they_write(changes):
     assert len(me.spent) == 0
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the server's
 
 
@@ -581,7 +581,7 @@ def test_noisy_max_wins_as_often_as_it_should(kind):
     assert stats.binomtest(wins, N, chance).pvalue > 1e-6
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # adaptive clip
 
 

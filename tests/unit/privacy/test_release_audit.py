@@ -76,7 +76,7 @@ def certificate(ledger, unit="example", observer="server", relation="zero-out"):
 
 @pytest.fixture
 def holds(request):
-    """Judge a correct release: keep the verdict with the test's record, and hold it to both sides."""
+    """Judge a correct release: keep the verdict with the test's record; hold it to both sides."""
 
     def check(trial, certified, runs=1500, gaussian=True, worst=True):
         verdict = judge(trial, certified=certified, delta=DELTA, runs=runs, gaussian=gaussian)
@@ -142,7 +142,7 @@ def test_a_clients_update(holds, unit, relation):
 
 
 def mean_of(present, run, round=0, canary=1000.0):
-    """Return the noisy mean of six clients, one of them the canary, and the server with its ledger."""
+    """Return the noisy mean of six clients, one of them the canary, and the server and ledger."""
     server = Server([str(i) for i in range(6)], 2 * run + present)
     points = {str(i): point(np.zeros(DIM)) for i in range(5)} | (
         {"5": point(canary * E1)} if present else {}
@@ -261,7 +261,7 @@ def test_exponential(holds):
     assert got.bound > got.certified / 2
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # in training
 
 
@@ -359,7 +359,7 @@ def test_the_gradient_mode_of_ldp_fl(holds):
     assert got.certified == pytest.approx(8.0, rel=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # planted errors
 
 

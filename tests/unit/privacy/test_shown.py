@@ -1,4 +1,6 @@
-"""What is printed of an epsilon is never less than it; what is printed of a lower bound, never more."""
+"""What is printed of an epsilon is never less than it; what is printed of a lower bound,
+never more.
+"""
 
 import math
 

@@ -27,8 +27,10 @@ def central(folder):
     """Give a run raw replies in lines 1 and 2 and the server's noise in line 3."""
     raw = json.loads((folder / "ledger.jsonl").read_text().splitlines()[0])
     lines = [json.dumps(raw | {"owner": str(i), "rounds": "0-2"}) + "\n" for i in range(2)]
-    mean = Release("mean", "client", "federation", "clients", Gaussian(2.0), ((0, 2),),
-                   sampling=Sampling("poisson", 0.5), covers="fedavg.train", noise="os")  # fmt: skip
+    mean = Release(
+        "mean", "client", "federation", "clients", Gaussian(2.0), ((0, 2),),
+        sampling=Sampling("poisson", 0.5), covers="fedavg.train", noise="os",
+    )  # fmt: skip
     (folder / "ledger.jsonl").write_text("".join(lines) + to_text([mean]))
     text = (folder / "metrics.jsonl").read_text().replace("example/server", "client/public")
     (folder / "metrics.jsonl").write_text(text)

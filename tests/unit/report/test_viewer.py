@@ -61,16 +61,21 @@ def test_it_lists_the_runs_and_shows_each(ask):
     assert "scaffold" in text
 
 
-@pytest.mark.parametrize("name", ["../outside", "one/../../outside", "/etc", "study/../one", "",
-                                  "one/checkpoint", "study", "one\0", "..", "study/a/."])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["../outside", "one/../../outside", "/etc", "study/../one", "",
+     "one/checkpoint", "study", "one\0", "..", "study/a/."],
+)  # fmt: skip
 def test_nothing_but_the_runs_can_be_asked_for(ask, name):
     assert ask(f"/report?run={quote(name)}")[0] == 404
     assert "secret" not in ask(f"/news?run={quote(name)}")[1]
 
 
-@pytest.mark.parametrize("path", ["/secret.txt", "/../secret.txt", "/one/config.toml", "//etc/passwd",
-                                  "/%2e%2e/secret.txt", "/report", "/news/",
-                                  "/report?" + "run=one&" * 300])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    ["/secret.txt", "/../secret.txt", "/one/config.toml", "//etc/passwd",
+     "/%2e%2e/secret.txt", "/report", "/news/", "/report?" + "run=one&" * 300],
+)  # fmt: skip
 def test_other_addresses_are_none(ask, path):
     status, text = ask(path)
     assert status == 404

@@ -220,7 +220,8 @@ def test_inputs_and_names_that_are_refused():
 
 def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_public_encoder.py").write_text(
-        "size = 3\ndef mine(x):\n    return x.flatten(1)[:, :size]\ndef flat(x):\n    return mine(x).flatten()\n"
+        "size = 3\ndef mine(x):\n    return x.flatten(1)[:, :size]\n"
+        "def flat(x):\n    return mine(x).flatten()\n"
     )
     (tmp_path / "my_broken_encoder.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)

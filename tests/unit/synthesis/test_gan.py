@@ -1,4 +1,4 @@
-"""The GAN: what it clips, what its generator sees, when it stops, and what the ledger says of it."""
+"""The GAN: what it clips, what its generator sees, when it stops, what the ledger says of it."""
 
 import math
 from dataclasses import replace
@@ -135,7 +135,8 @@ def test_rows_are_clipped_together_in_every_kind_of_layer():
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.Tanh(), nn.ConvTranspose2d(4, 2, 3, 2),
-        nn.InstanceNorm2d(2, affine=True), nn.Flatten(), nn.Linear(2 * 9 * 9, 6), nn.LayerNorm(6), nn.Linear(6, 1),
+        nn.InstanceNorm2d(2, affine=True), nn.Flatten(),
+        nn.Linear(2 * 9 * 9, 6), nn.LayerNorm(6), nn.Linear(6, 1),
     )  # fmt: skip
 
     def loss(m, x, y):
@@ -491,8 +492,9 @@ def test_a_batch_larger_than_the_data_takes_everybody(mode):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("mode", "papr"), ("epochs", 0), ("epochs", 1.5), ("batch", 0), ("z", -1.0), ("clip", 0.0), ("lr", 0.0),
-        ("beta1", 1.0), ("beta2", -0.1), ("discriminator_steps", 0), ("ema", 1.0), ("loss", "hinge"), ("latent", 0),
+        ("mode", "papr"), ("epochs", 0), ("epochs", 1.5), ("batch", 0), ("z", -1.0),
+        ("clip", 0.0), ("lr", 0.0), ("beta1", 1.0), ("beta2", -0.1), ("discriminator_steps", 0),
+        ("ema", 1.0), ("loss", "hinge"), ("latent", 0),
         ("width", 0), ("z", math.nan),
     ],
 )  # fmt: skip

@@ -110,7 +110,7 @@ def test_gamma_out_of_range_is_refused(gamma):
 
 @pytest.mark.parametrize("eps", [0.05, 0.7, 2.0])
 def test_the_histogram_has_the_law_of_discrete_laplace(eps):
-    """By which a record, which shifts one count by one, changes no probability by more than e^eps."""
+    """By which a record, shifting one count by one, changes no probability by more than e^eps."""
     n = 4000
     noise = (
         histogram(client([0] * 9), classes=n, epsilon=eps).value - np.eye(1, n, dtype=int)[0] * 9

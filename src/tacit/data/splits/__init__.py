@@ -131,7 +131,8 @@ def _check_clients(scheme: str, clients: int, examples: int) -> None:
         raise BadInput(f"clients = {clients}: must be {implied} (as split {scheme!r} says)")
     if clients > examples:
         raise BadInput(
-            f"clients = {clients}: must be at most {examples} (there are {examples} training examples)"
+            f"clients = {clients}: must be at most {examples} (there are {examples} training "
+            "examples)"
         )
 
 

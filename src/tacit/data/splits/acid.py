@@ -37,7 +37,7 @@ def draw(request: Request) -> IntArray:
 
 
 def shares(request: Request) -> Table:
-    """K classes for each client, divided so that clients are as large as each other if they can be."""
+    """K classes for each client, divided so that clients are of the same size if they can be."""
     holds = draw_holds(request, request.rng("acid"), np.arange(request.classes))
     return proportions.balanced(proportions.among(holds))
 
@@ -49,7 +49,7 @@ def permutations(request: Request) -> tuple[tuple[int, ...], ...]:
 
 
 def _draw_fairly(wanted: int, left: IntArray, waiting: IntArray) -> IntArray:
-    """Take up to ``wanted`` examples from several classes, by what is left of each for each client still waiting.
+    """Take up to ``wanted`` examples of several classes, by what is left for each who waits.
 
     Drawing from the pool without regard to the others would leave the last clients half empty.
 

@@ -30,7 +30,7 @@ def shares(request: Request) -> Table:
 
 
 def draw_mixes(request: Request) -> IntArray:
-    """For each client, proportions over the *classes* from Dir(beta), as in Hsu, Qi and Brown (2019).
+    """For each client, proportions over the *classes* from Dir(beta): Hsu, Qi and Brown (2019).
 
     All clients have the same size (to within 1). Examples are drawn without replacement; when a
     class is used up, a client's other proportions are scaled up, so the last clients get what the

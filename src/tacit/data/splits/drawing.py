@@ -24,7 +24,8 @@ def draw_holders(request: Request, rng: np.random.Generator) -> BoolArray:
     if len(short):
         label = short[0]
         raise request.refusal(
-            f"class {label} has {sizes[label]} examples for {holders[label]} clients that should hold it"
+            f"class {label} has {sizes[label]} examples for {holders[label]} clients that should "
+            "hold it"
         )
     return holds
 
@@ -58,7 +59,7 @@ def class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) ->
 
 
 def divide(rng: np.random.Generator, beta: float, sizes: IntArray, clients: int) -> IntArray:
-    """Divide each class over the clients by its own draw from Dir(beta): ``counts[client, class]``."""
+    """Divide each class over clients by its own draw from Dir(beta): ``counts[client, class]``."""
     upto = np.cumsum(dirichlet(rng, beta, clients, len(sizes)), axis=1)
     cuts = np.minimum(upto * sizes[:, None], sizes[:, None]).astype(np.int64)
     cuts[:, -1] = sizes
@@ -82,7 +83,7 @@ def draw_filled(draw: Callable[[], IntArray]) -> IntArray:
 
 
 def fill_empty(counts: IntArray) -> IntArray:
-    """Move one example to each empty client, each from the client that is then the largest, of its largest class."""
+    """Move one example to each empty client: of the largest class of the client largest then."""
     counts = counts.copy()
     totals = counts.sum(axis=1)
     largest = [(-total, client) for client, total in enumerate(totals.tolist())]

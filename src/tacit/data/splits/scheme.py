@@ -34,7 +34,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, already checked except for the argument, which each scheme reads itself."""
+    """What was asked for, checked except for the argument, which each scheme reads itself."""
 
     scheme: str
     argument: str
@@ -94,7 +94,7 @@ def refusal(scheme: str, reason: str) -> BadInput:
 
 
 def k_of(request: Request, present: int) -> int:
-    """Read the number of classes per client, between 1 and the number of classes that have examples."""
+    """Read the number of classes per client: from 1 to the number of classes with examples."""
     if not re.fullmatch(r"-?[0-9]{1,9}", request.argument):
         raise request.refusal("k must be a whole number")
     k = int(request.argument)

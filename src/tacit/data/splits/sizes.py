@@ -18,7 +18,7 @@ PRESETS: dict[str, str] = {
 
 
 def draw(request: Request) -> IntArray:
-    """Clients of given sizes, in the order of the text, and a public rest (KD-DPFL's large, general, public); IID."""
+    """Clients of given sizes, in the text's order, and a public rest, IID, as KD-DPFL has them."""
     groups, total = _groups(request.scheme, request.argument), len(request.labels)
     private = sum(many * size for many, size in groups)
     asked = _spec(request.scheme, request.argument).get("public", "0")
