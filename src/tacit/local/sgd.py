@@ -71,7 +71,7 @@ class SGD:
 
     lr: float = 0.05  # step size
     # how a step uses its gradient; adam: step sizes that follow each weight's gradients
-    optimizer: optimizers.Name = "sgd"
+    optimizer: optimizers.Name = field(default="sgd", kw_only=True)
     epochs: int = 1  # passes over the client's data in one round
     batch: int = 32  # examples per step; the last one may be smaller
     momentum: float = 0.0  # heavy-ball, reset at every round
