@@ -211,6 +211,7 @@ def from_json(line: dict[str, Any]) -> Release:
     """Rebuild a ledger line; one whose words mean nothing to the accountant is refused."""
     event = dict(line["event"])
     line = dict(line)
+    _check_kinds(line, event)
     # what it was called before sizes were said to be public
     line["relation"] = RENAMED.get(line["relation"], line["relation"])
     for field, known in WORDS.items():
@@ -223,3 +224,18 @@ def from_json(line: dict[str, Any]) -> Release:
         "sampling": Sampling(**line["sampling"]),
     }
     return Release(**{**line, **plain})
+
+
+def _check_kinds(line: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+    """Refuse values of another kind than a release has: nobody could count with them."""
+    texts = [line["what"], line["owner"], event.get("why", "")]
+    texts += [line["covers"]] if line.get("covers") is not None else []
+    whole = [line.get("steps", 1), line.get("attempt", 0)]
+    numbers = [line["sampling"]["q"], *(v for k, v in event.items() if k not in ("kind", "why"))]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("what, owner, covers and why are text")
+    if any(type(n) is not int or n < 0 for n in whole):
+        raise TypeError("steps and attempt are whole numbers, not below 0")
+    # a whole number can be too large for arithmetic
+    if any(type(n) is not float and not (type(n) is int and abs(n) < 2**1000) for n in numbers):
+        raise TypeError("q and what an event has are numbers")

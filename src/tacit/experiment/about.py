@@ -32,7 +32,7 @@ def starts(folder: Path) -> list[dict[str, Any]]:
     """Return what is known of each start of a run, the first one first."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

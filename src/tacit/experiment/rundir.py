@@ -462,11 +462,11 @@ def plain(value: Any) -> Any:
 
 def restore(value: Any) -> Any:
     """Return what was written, with numbers for the words of :func:`plain`."""
+    if isinstance(value, str):
+        return float(value) if value in ("inf", "-inf", "nan") else value
     if isinstance(value, dict):
         return {k: restore(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [restore(v) for v in value]
-    return float(value) if value in ("inf", "-inf", "nan") else value
+    return [restore(v) for v in value] if isinstance(value, list) else value
 
 
 def free_folder(wanted: Path) -> Path:

@@ -21,13 +21,12 @@ from markupsafe import Markup
 import tacit
 from tacit import codec
 from tacit.core import BadInput
-from tacit.methods import METHODS
 from tacit.methods.spec import method_from
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
 from tacit.report.figures import METRICS, Figure, figures
 from tacit.report.holdings import holdings_of
-from tacit.report.reading import RunFacts, flat, names_code, read_all
+from tacit.report.reading import RunFacts, flat, of_this_package, read_all
 from tacit.report.synthetic import synthetic_of
 from tacit.report.tables import spread
 from tacit.report.words import in_words, learnt
@@ -282,7 +281,7 @@ def details(run: RunFacts) -> dict[str, Any]:
 def claims(run: RunFacts) -> list[tuple[str, str, str]]:
     """Return what the method's paper claims, for a method of this package and a known split."""
     raw = run.config.get("method")
-    if not isinstance(raw, dict) or raw.get("name") not in METHODS or names_code(raw):
+    if not isinstance(raw, dict) or not of_this_package(raw):
         return []
     held = holdings_of([run])
     if held is None:

@@ -6,7 +6,6 @@ of an older format is said, not guessed.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +18,10 @@ from tacit.core.ledger import FEDERATION
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
 from tacit.experiment.metrics import WORDS
-from tacit.experiment.rundir import SEVERAL, restore
+from tacit.experiment.rundir import SEVERAL
 from tacit.methods import METHODS
 from tacit.methods.spec import label_of, method_from
+from tacit.report.metric_lines import line_of, plain_json
 
 MOST_BYTES = 64_000_000  # of one file that is read as a whole
 MOST_RUNS = 500  # in one report
@@ -72,7 +72,7 @@ class RunFacts:
         raw = _table(self.config, "method")
         if isinstance(raw.get("rounds"), int):
             return int(raw["rounds"])
-        if raw.get("name") not in METHODS or names_code(raw):
+        if not of_this_package(raw):
             return None
         try:
             return method_from(raw).rounds
@@ -169,7 +169,7 @@ def read_run(folder: Path) -> RunFacts:
     config: dict[str, Any] = {}
     try:
         config = tomllib.loads(_text(folder / "config.toml"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         problems.append(f"config.toml: cannot be read ({e})")
     lines = list(_metrics(folder / "metrics.jsonl", problems))
     ledger = Ledger()
@@ -189,7 +189,7 @@ def ledger_lines(file: Path, problems: list[str]) -> Iterator[tuple[int, Release
     """
     for n, text in _whole_lines(file, problems):
         try:
-            yield n, from_json(json.loads(text))
+            yield n, from_json(plain_json(text))
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             problems.append(f"{file.name}, line {n}: not a line of a ledger ({type(e).__name__})")
             yield n, _unknown(f"line {n} of {file.name} cannot be read")
@@ -202,26 +202,12 @@ def _unknown(why: str) -> Release:
 def _metrics(file: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     for n, text in _whole_lines(file, problems):
         try:
-            line = restore(json.loads(text))
+            line, wrong = line_of(text)
         except ValueError:
-            line = None
-        if not _is_metrics(line):
             problems.append(f"{file.name}, line {n}: not the line of a round")
             continue
+        problems += [f"{file.name}, line {n}: {key} makes no sense" for key in wrong]
         yield line
-
-
-def _is_metrics(line: Any) -> bool:
-    """Tell whether a line has what every version wrote, each of its kind."""
-    if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-        return False
-    accuracy, epsilon = line.get("accuracy", ""), line.get("epsilon")
-    numbers = isinstance(epsilon, dict) and all(_number(e) for e in epsilon.values())
-    return (accuracy is None or _number(accuracy)) and numbers
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole_lines(file: Path, problems: list[str]) -> Iterator[tuple[int, str]]:
@@ -244,7 +230,7 @@ def _text(file: Path) -> str:
 def _sites(folder: Path) -> dict[str, str]:
     """Return the names of real sites by client number, where there are any."""
     try:
-        sites = json.loads(_text(folder / "sites.json"))["sites"]
+        sites = plain_json(_text(folder / "sites.json"))["sites"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {str(k): str(v) for k, v in sites.items()} if isinstance(sites, dict) else {}
@@ -253,6 +239,12 @@ def _sites(folder: Path) -> dict[str, str]:
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
     found = config.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def of_this_package(raw: dict[str, Any]) -> bool:
+    """Tell whether a method's settings are of a method of this package, and name no code."""
+    name = raw.get("name")
+    return isinstance(name, str) and name in METHODS and not names_code(raw)
 
 
 def names_code(raw: Any) -> bool:

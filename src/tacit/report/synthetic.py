@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from tacit.report.metric_lines import plain_json
 
 MOST_BYTES = 1_000_000  # of the picture that goes into a page
 
@@ -25,7 +26,7 @@ class Sheet:
 def synthetic_of(folder: Path) -> Sheet | None:
     """Return what a folder shows of its synthetic samples; nothing where it has none."""
     try:
-        said = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
+        said = plain_json((folder / "certificate.json").read_text(encoding="utf-8"))
         epsilon = ", ".join(f"{k} {v}" for k, v in said["epsilon"].items())
         made = (int(said["samples"]), str(said["data"]), epsilon, str(said["why"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -221,6 +221,20 @@ def test_a_line_survives_json(line):
     assert from_json(json.loads(json.dumps(to_json(line)))) == line
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"what": []}, {"owner": None}, {"owner": 3}, {"covers": []}, {"steps": "3"}, {"steps": -1},
+     {"steps": True}, {"attempt": 1.5}, {"event": {"kind": "Gaussian", "z": "1"}},
+     {"event": {"kind": "Gaussian", "z": 10**400}}, {"event": {"kind": "NonPrivate", "why": []}},
+     {"sampling": {"law": "poisson", "q": None}}],
+)  # fmt: skip
+def test_a_line_with_values_of_another_kind_is_none(wrong):
+    good = to_json(at(LINE, 0))
+    assert from_json(good) == at(LINE, 0)
+    with pytest.raises(TypeError):
+        from_json(good | wrong)
+
+
 @given(some=st.lists(lines, max_size=6))
 @settings(max_examples=50)
 def test_a_ledger_survives_the_disk(tmp_path_factory, some):

@@ -10,7 +10,7 @@ from rundirs import write_run
 
 from tacit.core import BadInput
 from tacit.report import reading
-from tacit.report.page import whole_page, write_report
+from tacit.report.page import results, whole_page, write_report
 from tacit.report.reading import read_all, read_run
 
 
@@ -160,3 +160,54 @@ def test_twenty_runs_of_five_hundred_rounds_are_a_small_page(tmp_path):
     for n in range(20):
         write_run(tmp_path / "all" / f"run{n}", rounds=500, lr=n + 1, clients=10, z=30.0)
     assert write_report([tmp_path / "all"]).stat().st_size < 5_000_000
+
+
+WRONG = [None, True, "x", "nan", -1, 1e308, 10**400, [], [1], [["nan"]], [None], {}, {"0": "x"},
+         {"0": [None]}, {"0": 10**400}]  # fmt: skip
+COUNTED = [
+    "accuracy", "loss", "personal", "per_class", "own_data", "per_client", "epsilon", "spent",
+    "protects", "bytes_up", "seconds", "failed", "confusion", "macro_f1",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("key", COUNTED)
+def test_whatever_a_line_says_there_is_a_page_and_no_flattery(tmp_path, key):
+    run = write_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    for wrong in WRONG:
+        last = json.loads(lines[-1]) | {key: wrong}
+        (run / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+        facts = read_run(run)
+        assert facts.spent >= 1e308  # nothing, or as much as the run has said
+        whole_page("t", [facts])
+        assert all(len(row) == 13 for row in results([facts], "accuracy").rows)
+
+
+def test_a_value_that_makes_no_sense_is_left_out_and_named(tmp_path):
+    run = write_run(tmp_path / "run", z=1.0)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) | {"spent": -5, "confusion": [[1], "x"]}
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    facts = read_run(run)
+    assert facts.problems == (
+        "metrics.jsonl, line 3: spent makes no sense",
+        "metrics.jsonl, line 3: confusion makes no sense",
+    )
+    assert facts.spent > 5  # from the ledger, as the certificate is damaged
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "ledger.jsonl", "about.json", "sites.json", "certificate.json"]
+)
+def test_what_is_nested_without_end_is_wrong_and_no_more(tmp_path, name):
+    run = write_run(tmp_path / "run")
+    (run / name).write_text("[" * 100_000 + "\n")
+    assert "eps inf" in whole_page("t", read_all([run]))
+
+
+@pytest.mark.parametrize("config", ['[method]\nname = ["a"]\n', "a = " + "[" * 9999 + "]" * 9999])
+def test_a_configuration_of_another_kind_is_shown_or_named(tmp_path, config):
+    run = write_run(tmp_path / "run")
+    (run / "config.toml").write_text(config)
+    assert "eps inf" in whole_page("t", read_all([run]))
