@@ -222,7 +222,7 @@ def _heat(
     x: str, y: str, value: str, across: Sequence[str], up: Sequence[str], form: str = ",d"
 ) -> dict[str, Any]:
     """Return a heat map, its axes in the given order."""
-    few = len(across) <= 30
+    upright = sum(map(len, across)) <= 40  # letters that have room beside each other
     return {
         "mark": {"type": "rect", "tooltip": True},
         "encoding": {
@@ -230,7 +230,7 @@ def _heat(
                 "field": x,
                 "type": "ordinal",
                 "sort": list(across),
-                "axis": {"labelAngle": 0 if few else -90, "labelOverlap": True},
+                "axis": {"labelAngle": 0 if upright else -90, "labelOverlap": True},
             },
             "y": {
                 "field": y,
@@ -287,18 +287,25 @@ def per_client(runs: Sequence[RunFacts]) -> Figure:
 
 def per_class(runs: Sequence[RunFacts]) -> Figure:
     """Return the accuracy of each class, the mean over repeats."""
-    found: dict[tuple[str, int], list[float]] = {}
+    found: dict[tuple[str, str], list[float]] = {}
+    classes: dict[str, None] = {}  # in their order
     for run in runs:
-        each = run.final.get("per_class")
-        for c, accuracy in enumerate(each[:CLIENTS] if isinstance(each, list) else []):
-            if isinstance(accuracy, int | float):
-                found.setdefault((run.label, c), []).append(float(accuracy))
+        each = run.final.get("per_class") or []
+        names = run.classes(len(each))[:CLIENTS]
+        classes |= dict.fromkeys(names)
+        for name, accuracy in zip(names, each, strict=False):
+            if accuracy is not None:
+                found.setdefault((run.label, name), []).append(float(accuracy))
     rows: list[list[Any]] = [
-        [label, str(c), float(np.mean(each))] for (label, c), each in found.items()
+        [label, name, float(np.mean(each))] for (label, name), each in found.items()
     ]
-    classes = [str(c) for c in sorted({c for _, c in found})]
     spec = _heat(
-        "class", "method", "accuracy", classes, list(dict.fromkeys(row[0] for row in rows)), ".0%"
+        "class",
+        "method",
+        "accuracy",
+        list(classes),
+        list(dict.fromkeys(row[0] for row in rows)),
+        ".0%",
     )
     note = "After the last round, the mean over repeats; darker is better."
     return Figure(
@@ -314,7 +321,7 @@ def confusion(runs: Sequence[RunFacts], most: int = 6) -> Iterable[Figure]:
         if run.label in seen or not isinstance(table, list) or len(seen) >= most:
             continue
         seen.add(run.label)
-        names = [str(c) for c in range(len(table))]
+        names = run.classes(len(table))
         rows = [
             [names[true], names[said], int(count)]
             for true, row in enumerate(table)

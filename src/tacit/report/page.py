@@ -196,7 +196,7 @@ def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
         "value": f"{spread(values)} %" if values else "-",
         "metric": METRICS[metric] + repeats,
         "epsilon": show_epsilon(spent),
-        "said": said,
+        "said": said.removeprefix(f"eps {show_epsilon(spent)} "),
         "why": run.why,
         "cost": f"{up / 1e6:.2f} MB up, {down / 1e6:.2f} MB down, {seconds:.1f} s, "
         f"round {run.done} of {run.rounds or '?'}",

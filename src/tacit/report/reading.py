@@ -15,6 +15,8 @@ from typing import Any
 from tacit import privacy
 from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit, registry
 from tacit.core.ledger import FEDERATION
+from tacit.data.labels import told
+from tacit.data.official import classes_of
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
 from tacit.experiment.metrics import WORDS
@@ -122,6 +124,14 @@ class RunFacts:
         """Why that is what it is, in one sentence."""
         unit, observer = self.protects
         return privacy.reason(self.ledger, unit=unit, observer=observer, delta=self.delta)
+
+    def classes(self, many: int) -> list[str]:
+        """Return what so many classes are called: as a public set has them, or as was stated.
+
+        Numbers where that is not known; what only the data could tell is not looked up.
+        """
+        known = _class_names(self.config.get("data"), self.config.get("classes"))
+        return list(known) if len(known) == many else [str(c) for c in range(many)]
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -234,6 +244,15 @@ def _sites(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {str(k): str(v) for k, v in sites.items()} if isinstance(sites, dict) else {}
+
+
+def _class_names(data: Any, stated: Any) -> tuple[str, ...]:
+    if isinstance(data, str) and (public := classes_of(data)):
+        return public
+    try:
+        return told(stated) if isinstance(stated, str) and stated else ()
+    except BadInput:
+        return ()
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import json
 import math
 
 import pytest
-from rundirs import write_run
+from rundirs import line, write_run
 
 from tacit.core import BadInput
 from tacit.report import reading
+from tacit.report.figures import figures
 from tacit.report.page import results, whole_page, write_report
 from tacit.report.reading import read_all, read_run
 
@@ -211,3 +212,26 @@ def test_a_configuration_of_another_kind_is_shown_or_named(tmp_path, config):
     run = write_run(tmp_path / "run")
     (run / "config.toml").write_text(config)
     assert "eps inf" in whole_page("t", read_all([run]))
+
+
+@pytest.mark.parametrize(
+    ("data", "stated", "names"),
+    [
+        ("fashion-mnist", "", ["T-shirt/top", "Trouser"]),
+        ("digits", "", ["0", "1"]),
+        ("own.csv", "a,b,c,d,e,f,g,h,i,<b>", ["a", "b"]),
+        ("own.csv", "benign,malignant", ["0", "1"]),  # there are ten
+        ("own.csv", "folders", ["0", "1"]),
+        ("own.csv", "", ["0", "1"]),
+    ],
+)
+def test_classes_are_called_by_names_that_are_public_or_stated(tmp_path, data, stated, names):
+    run = write_run(tmp_path / "run", data=data)
+    text = (run / "config.toml").read_text().replace('classes = ""', f'classes = "{stated}"')
+    (run / "config.toml").write_text(text)
+    with (run / "metrics.jsonl").open("a") as f:
+        table = [[int(a == b) for a in range(10)] for b in range(10)]
+        f.write(json.dumps(line(4, 4, None, confusion=table)) + "\n")
+    drawn = {figure.name: figure for figure in figures(read_all([run]))}
+    assert [row[1] for row in drawn["classes"].rows[:2]] == names
+    assert [row[1] for row in drawn["confusion-1"].rows[:2]] == names
