@@ -33,6 +33,7 @@ from tacit.core import (
     Client,
     ClientId,
     Damaged,
+    Json,
     Ledger,
     Method,
     Noise,
@@ -319,7 +320,7 @@ def _kept(store: ClientStore, head: Head) -> Mapping[str, Any]:
         raise Refused(f"accepted = {head.accepted!r}: this site keeps no such state") from None
 
 
-def _dict(about: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _dict(about: Mapping[str, Any], key: str) -> Json:
     if not isinstance(given := about.get(key), dict):
         raise BadInput(f"message: no {key}")
     return given
@@ -384,7 +385,7 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
         )
 
 
-def _fix(file: Path, agreed: dict[str, Any]) -> None:
+def _fix(file: Path, agreed: Json) -> None:
     """Write what a run was agreed to be, or refuse what differs from it."""
     text = json.dumps(agreed, sort_keys=True)
     if not file.exists():

@@ -13,7 +13,7 @@ from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.runs import examples_of, first_line
-from tacit.core import Ledger, Relation, Unit, check_number
+from tacit.core import Keywords, Ledger, Relation, Unit, check_number
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.forecast import over_rounds, predicted
 from tacit.experiment.plan import Plan
@@ -92,7 +92,7 @@ def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:
         f"{name}: {method.rounds} rounds, {len(plan.federation.everyone)} clients, delta {delta:g}"
     )
     print(cost_table(ledger, delta))
-    where: dict[str, Any] = {"unit": unit, "observer": observer, "delta": delta}
+    where: Keywords = {"unit": unit, "observer": observer, "delta": delta}
     spent = privacy.epsilon(ledger, **where)
     replaced = privacy.epsilon(ledger, **where, relation="replace", quick=True)
     said = guarantee(unit, observer, spent=spent, replaced=replaced, delta=delta)
@@ -112,7 +112,7 @@ def cost_table(ledger: Ledger, delta: float) -> str:
     ]
     rows = [["epsilon", *(f"against {who}" for who in privacy.OBSERVERS)]]
     for unit, relation in shown:
-        where: dict[str, Any] = {"unit": unit, "relation": relation, "delta": delta}
+        where: Keywords = {"unit": unit, "relation": relation, "delta": delta}
         where["quick"] = relation == "replace"  # an upper bound, and the headline is another one
         cells = [privacy.epsilon(ledger, observer=who, **where) for who in privacy.OBSERVERS]
         rows.append([f"{unit}, {relation}", *map(privacy.show_epsilon, cells)])

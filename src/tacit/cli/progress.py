@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tacit.core import Json
 from tacit.experiment.watch import Watcher
 from tacit.privacy import show_epsilon
 
@@ -48,7 +48,7 @@ class Suggesting:
         """Pass it on."""
         self.watch.answered(done, of)
 
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+    def finished_round(self, line: Json, rounds: int) -> None:
         """Pass it on; after the first round, say what there is to say."""
         self.watch.finished_round(line, rounds)
         left = (time.monotonic() - self.began) * (rounds - line["round"])
@@ -57,14 +57,14 @@ class Suggesting:
         self.done = True
 
 
-def _percent(line: dict[str, Any]) -> str:
+def _percent(line: Json) -> str:
     if line["accuracy"] is None:
         return ""
     noise = f" ± {100 * line['noise']:.1f} (noisy)" if "noise" in line else ""
     return f"accuracy {100 * line['accuracy']:.1f}%{noise}"
 
 
-def _epsilon(line: dict[str, Any]) -> str:
+def _epsilon(line: Json) -> str:
     return f"eps {show_epsilon(line['spent'])}"
 
 
@@ -106,7 +106,7 @@ class Bar:
         """Move a part of a round."""
         self.progress.update(self.task, completed=self.round + 0.99 * done / of)
 
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+    def finished_round(self, line: Json, rounds: int) -> None:
         """Move to the end of a round."""
         self.round = line["round"]
         if line["accuracy"] is not None:
@@ -140,7 +140,7 @@ class Lines:
         if time.monotonic() - self.last > 30:
             self._print(f"{done}/{of} clients of this round")
 
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+    def finished_round(self, line: Json, rounds: int) -> None:
         """Say how a round went."""
         now, t = time.monotonic(), line["round"]
         self.first_round = t - 1 if self.first_round < 0 else self.first_round

@@ -17,7 +17,7 @@ from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.progress import Suggesting
 from tacit.cli.tracking import TRACK, Track, watcher
-from tacit.core import Method, TacitError
+from tacit.core import Json, Keywords, Method, TacitError
 from tacit.experiment import start as starting
 from tacit.experiment.compare import (
     FILE,
@@ -272,7 +272,7 @@ def _conclude_stopped(done: Run) -> None:
     print(f"files in {done.folder}")
 
 
-def _accuracy_line(final: dict[str, Any]) -> str:
+def _accuracy_line(final: Json) -> str:
     """Say how good the shared model is, or how good the clients' own are and how they differ."""
     if not final["personal"]:
         noise = f" ± {100 * final['noise']:.2f} by the noise of reports" if "noise" in final else ""
@@ -300,7 +300,7 @@ def _say_privacy(done: Run) -> None:
         print(_groups_line(groups))
 
 
-def _groups_line(groups: dict[str, dict[str, Any]]) -> str:
+def _groups_line(groups: dict[str, Json]) -> str:
     """Say what each group of clients pays, and why the largest of it is promised to everybody."""
     each = [
         f"{name} ({g['clients']} clients) {show_epsilon(g['epsilon'])}"
@@ -342,7 +342,7 @@ def compare(args: Sequence[str]) -> None:
     show(compared, given.format)
 
 
-def common(given: CompareFlags, args: Sequence[str]) -> dict[str, Any]:
+def common(given: CompareFlags, args: Sequence[str]) -> Keywords:
     """Return what was said for all methods, defaults included if they were said."""
     flags = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args}
     sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if f"sgd.{k}" in flags}

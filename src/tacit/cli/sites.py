@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.cli.flags import parse
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, Json, check_number
 
 if TYPE_CHECKING:
     from tacit.apps.policy import Policy
@@ -385,7 +385,7 @@ def _told(text: str, given: JoinFlags) -> Experiment:
     return experiment_from({**raw, "method": method})
 
 
-def _words(raw: dict[str, Any]) -> list[str]:
+def _words(raw: Json) -> list[str]:
     from tacit.core.schema import leaves
 
     return [value for _, _, value in leaves(raw) if isinstance(value, str)]

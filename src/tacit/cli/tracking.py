@@ -16,7 +16,7 @@ import tyro
 
 from tacit.cli import progress
 from tacit.cli.progress import Bar, Lines
-from tacit.core import BadInput
+from tacit.core import BadInput, Json
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.watch import Watcher
 
@@ -115,13 +115,13 @@ class Tracking:
         """Pass on a reply."""
         self.watch.answered(done, of)
 
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+    def finished_round(self, line: Json, rounds: int) -> None:
         """Write the numbers of a round."""
         self.tracker.log(numbers(line), line["round"])
         self.watch.finished_round(line, rounds)
 
 
-def numbers(line: dict[str, Any]) -> dict[str, float]:
+def numbers(line: Json) -> dict[str, float]:
     """Return what can be drawn of a round: finite numbers, epsilon by unit and observer.
 
     >>> numbers({"round": 1, "accuracy": 0.5, "loss": None, "epsilon": {"client/server": 3.0}})

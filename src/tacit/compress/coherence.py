@@ -6,15 +6,12 @@ Low is good.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from tacit.compress import sensing
 from tacit.compress.binary import rows_for
-from tacit.core import check_choice
-
-Array = np.ndarray[Any, Any]
+from tacit.core import Array, check_choice
 
 
 def explicit(kind: str, numbers: int, rate: float) -> Array:

@@ -57,6 +57,9 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.ledger import public as public
     from tacit.core.ledger import union as union
     from tacit.core.ledger import unnoised as unnoised
+    from tacit.core.loose import Array as Array
+    from tacit.core.loose import Json as Json
+    from tacit.core.loose import Keywords as Keywords
     from tacit.core.method import Accounted as Accounted
     from tacit.core.method import Claim as Claim
     from tacit.core.method import Method as Method

@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from torch import Tensor
 
+from tacit.core.loose import Array
+
 IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
-Rows: TypeAlias = "Sequence[int] | np.ndarray[Any, Any] | slice"
+Rows: TypeAlias = "Sequence[int] | Array | slice"
 
 
 class Examples(Protocol):

@@ -17,9 +17,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urlsplit
 
+from tacit.core import Json
 from tacit.core.errors import BadInput, check_choice
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if known
@@ -394,12 +395,12 @@ def _where(file: OfficialFile, folder: Path) -> str:
     )
 
 
-def _mark(file: OfficialFile, found: os.stat_result) -> dict[str, Any]:
+def _mark(file: OfficialFile, found: os.stat_result) -> Json:
     """Return what tells that a verified file has not been touched since."""
     return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, file.algorithm: file.digest}
 
 
-def _marks(folder: Path) -> dict[str, Any]:
+def _marks(folder: Path) -> Json:
     """Return the marks kept in the data folder; none if they cannot be read."""
     try:
         marks = json.loads((folder / _MARKER).read_text(encoding="utf-8"))

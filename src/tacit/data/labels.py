@@ -7,16 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.core import Array
 from tacit.core.errors import BadInput
 
-Array = NDArray[Any]
 Stated = str | int | Sequence[str]  # classes as a user states them
 
 MOST_CLASSES = 65_536  # a label above is an identifier by mistake, not a class

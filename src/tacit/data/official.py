@@ -8,13 +8,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.core import Array
 from tacit.core.errors import BadInput, check_choice
 from tacit.data.examples import Dataset, Examples
 from tacit.data.files import Progress, data_folder, ensure
@@ -181,13 +180,13 @@ def _read_records(path: Path, label_bytes: int, classes: int | None) -> tuple[Te
     return pixels, _class_labels(labels, classes or (10 if label_bytes == 1 else 100), path)
 
 
-def _read_mat(path: Path) -> dict[str, NDArray[Any]]:
+def _read_mat(path: Path) -> dict[str, Array]:
     """Return the variables of a MATLAB 5 file."""
     from scipy.io import loadmat  # here because it takes long to import
     from scipy.io.matlab import MatReadError
 
     try:
-        content: dict[str, NDArray[Any]] = loadmat(str(path), appendmat=False)
+        content: dict[str, Array] = loadmat(str(path), appendmat=False)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except (

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.core import Array
 from tacit.core.errors import BadInput
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Labels, Stated, numbered, told
@@ -27,7 +28,6 @@ from tacit.data.places import places
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as TorchDataset
 
-Array = NDArray[Any]
 
 HELD_OUT = 0.2  # the share kept for testing where the data have no test part
 FOLDERS = "folders"  # as classes: the folders of images by class, with or without an image in them

@@ -22,6 +22,7 @@ from tacit.core import (
     Call,
     Client,
     ClientId,
+    Keywords,
     Ledger,
     Noise,
     PartOfTests,
@@ -158,7 +159,7 @@ class World:
 
     def config(self, **how: Any) -> Config:
         """Return how an engine with these clients works, with ``how`` in place of defaults."""
-        of_this_world: dict[str, Any] = {
+        of_this_world: Keywords = {
             "everyone": self.federation.everyone,
             "seed": self.seed,
             "noise": self.noise,

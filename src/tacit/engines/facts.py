@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, Json, check_number
 from tacit.core.schema import check_value
 
 MOST_EXAMPLES = 10**9
@@ -52,7 +52,7 @@ def facts_from(raw: Any) -> Facts:
     hints = get_type_hints(Facts)
     if not isinstance(raw, Mapping) or raw.keys() != hints.keys():
         raise BadInput(f"facts: must be {', '.join(hints)}")
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    given: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     for name, value in given.items():
         check_value(value, hints[name], name)
     return Facts(**given)

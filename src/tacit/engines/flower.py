@@ -28,6 +28,7 @@ from tacit.core import (
     BudgetReached,
     Call,
     ClientId,
+    Json,
     Ledger,
     NonPrivate,
     Observer,
@@ -118,7 +119,7 @@ def packed(blob: bytes) -> Array | bytes:
     return Array("uint8", (len(blob),), "tacit", blob) if len(blob) > SMALL else blob
 
 
-def opened(content: RecordDict, limit: int) -> tuple[str, dict[str, Any], bytes]:
+def opened(content: RecordDict, limit: int) -> tuple[str, Json, bytes]:
     """Take a letter apart, or refuse it."""
     try:
         head = content.config_records["head"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import codec
-from tacit.core import Damaged
+from tacit.core import Damaged, Json
 
 TRIES = 3  # of a reader while another process writes
 
@@ -38,10 +38,10 @@ def write_sealed(file: Path, place: str, value: Mapping[str, Any], *, durable: b
     codec.write_atomically(file, text.encode(), durable=durable)
 
 
-def read_sealed(file: Path, place: str) -> dict[str, Any] | None:
+def read_sealed(file: Path, place: str) -> Json | None:
     """Read a document that :func:`write_sealed` wrote for this place; None: there is none."""
     try:
-        value: dict[str, Any] = json.loads(file.read_bytes())
+        value: Json = json.loads(file.read_bytes())
         check = value.pop("check")
     except FileNotFoundError:
         return None
@@ -104,7 +104,7 @@ class Log:
                 break
         raise Damaged(f"{self.file}: {_wrong(marks, lines)}")
 
-    def _mark_on_disk(self) -> dict[str, Any] | None:
+    def _mark_on_disk(self) -> Json | None:
         return read_sealed(self.mark_file, self.place)
 
     def known(self) -> Mark:

@@ -17,6 +17,7 @@ from tacit.core import (
     BadInput,
     Damaged,
     Event,
+    Json,
     Ledger,
     Noise,
     Observer,
@@ -197,7 +198,7 @@ def to_text(lines: Iterable[Release]) -> str:
     return "".join(f"{line}\n" for line in to_lines(lines))
 
 
-def to_json(line: Release) -> dict[str, Any]:
+def to_json(line: Release) -> Json:
     """Return a ledger line as plain values: its event named, its rounds such as "0-4,7"."""
     rounds = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in line.rounds)
     return {
@@ -207,7 +208,7 @@ def to_json(line: Release) -> dict[str, Any]:
     }
 
 
-def from_json(line: dict[str, Any]) -> Release:
+def from_json(line: Json) -> Release:
     """Rebuild a ledger line; one whose words mean nothing to the accountant is refused."""
     event = dict(line["event"])
     line = dict(line)

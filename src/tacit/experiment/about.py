@@ -11,13 +11,13 @@ import sys
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 import tacit
 from tacit import codec
+from tacit.core import Json
 
 FILE = "about.json"
 
@@ -28,7 +28,7 @@ def note_start(folder: Path) -> None:
     codec.write_atomically(folder / FILE, (text + "\n").encode())
 
 
-def starts(folder: Path) -> list[dict[str, Any]]:
+def starts(folder: Path) -> list[Json]:
     """Return what is known of each start of a run, the first one first."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))["starts"]
@@ -37,7 +37,7 @@ def starts(folder: Path) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else []
 
 
-def this_start() -> dict[str, Any]:
+def this_start() -> Json:
     """Return what runs here and now."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

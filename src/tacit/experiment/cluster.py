@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit import data as data_room
 from tacit.codec import unpack
-from tacit.core import BadInput, ClientId, TooFewReplies
+from tacit.core import BadInput, ClientId, Json, TooFewReplies
 from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
 from tacit.engines.flower import QUIET, Charter, Sites, letter, opened, packed, post
@@ -114,7 +114,7 @@ class OnCluster:
             ours=True,
         )
 
-    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+    def scores(self, s: Any, engine: Engine) -> Json:
         """Evaluate at the server, which has all data in a simulation."""
         here = Serial(self.plan.world(RunDir(self.folder)))
         here.accepted = engine.accepted
@@ -188,8 +188,8 @@ def _simulate(plan: Plan, ready: SimpleQueue[Grid | Exception], done: threading.
         done.wait()
 
     address = plan.experiment.setting.address
-    init: dict[str, Any] = {"address": address} if address else {}
-    resources: dict[str, Any] = {"num_cpus": 1.0, "num_gpus": 0.0}
+    init: Json = {"address": address} if address else {}
+    resources: Json = {"num_cpus": 1.0, "num_gpus": 0.0}
     config: Any = {"init_args": init, "client_resources": resources}
     try:
         run_simulation(server, client, len(plan.federation.everyone), backend_config=config)

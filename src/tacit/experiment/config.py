@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from tacit.compress import Compressor
-from tacit.core import Aggregate, BadInput, Method, check_choice, check_number
+from tacit.core import Aggregate, BadInput, Json, Method, check_choice, check_number
 from tacit.data import Dataset, load
 from tacit.data.splits import clients_of
 from tacit.engines.store import BACK
@@ -139,7 +139,7 @@ def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:
     return setting
 
 
-def experiment_from(raw: dict[str, Any]) -> Experiment:
+def experiment_from(raw: Json) -> Experiment:
     """Build an experiment from plain values."""
     raw = dict(raw)
     if "method" not in raw:
@@ -167,7 +167,7 @@ def to_toml(experiment: Experiment) -> str:
     return "\n".join(_table("", raw)) + "\n"
 
 
-def _table(path: str, raw: dict[str, Any]) -> list[str]:
+def _table(path: str, raw: Json) -> list[str]:
     plain = [f"{k} = {_value(v)}" for k, v in raw.items() if not isinstance(v, dict)]
     nested = [
         line

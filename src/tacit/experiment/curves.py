@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.core import Json
 from tacit.experiment.metrics import WORDS
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def history(lines: Sequence[Mapping[str, Any]]) -> Any:
     return pd.DataFrame(columns)
 
 
-def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(line: Mapping[str, Any]) -> Json:
     """Return the numbers of a line, those of epsilon one by one."""
     plain = {k: v for k, v in line.items() if not isinstance(v, dict | list)}
     return plain | {f"epsilon {k}": v for k, v in line.get("epsilon", {}).items()}

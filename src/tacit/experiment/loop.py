@@ -14,6 +14,7 @@ from tacit import privacy
 from tacit.core import (
     BadInput,
     BudgetReached,
+    Json,
     params_of,
 )
 from tacit.engines.config import Config
@@ -35,7 +36,7 @@ class Venue(Protocol):
     def model(self) -> torch.nn.Module: ...
     def config(self, directory: RunDir) -> Config: ...
     def engine(self, directory: RunDir, config: Config) -> Engine: ...
-    def scores(self, s: Any, engine: Engine) -> dict[str, Any]: ...
+    def scores(self, s: Any, engine: Engine) -> Json: ...
 
 
 def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
@@ -145,7 +146,7 @@ class Recorder:
         self.engine.mark_saved()
         self.last = s
 
-    def _spent(self, s: Any) -> dict[str, Any]:
+    def _spent(self, s: Any) -> Json:
         """Return what the ledger says by now: upper bounds underway, the certificate at the end."""
         experiment = self.venue.experiment
         ledger = self.engine.ledger

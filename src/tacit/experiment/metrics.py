@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
+
+from tacit.core import Array
 
 Metric = Literal["accuracy", "macro_f1", "balanced_accuracy", "auroc", "calibration_error"]
 WORDS: dict[str, str] = {
@@ -18,7 +20,6 @@ WORDS: dict[str, str] = {
 COUNTED = ("accuracy", "balanced_accuracy")  # follow from counts of right and wrong by class
 BINS = 15  # of confidence
 MOST_CLASSES = 100  # of a confusion matrix that is written down
-Array = np.ndarray[Any, Any]
 
 
 def measures(labels: Tensor, probabilities: Tensor) -> dict[str, float]:

@@ -15,6 +15,7 @@ from tacit.core import (
     Aggregate,
     BadInput,
     ClientId,
+    Json,
     Method,
 )
 from tacit.core.own_code import anywhere
@@ -120,7 +121,7 @@ class Plan:
             precision="bf16" if setting.precision == "bf16" else "f32",
         )
 
-    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+    def scores(self, s: Any, engine: Engine) -> Json:
         """Evaluate on the test set; in the last round by every measure."""
         method, metric = self.experiment.method, self.experiment.setting.metric
         detailed = metric not in COUNTED or s.round >= method.rounds

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tacit import privacy
 from tacit.core import (
     BudgetReached,
+    Json,
     Ledger,
     Observer,
     Relation,
@@ -34,12 +35,12 @@ class Run:
     folder: Path
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[Json]:
         """One line per round."""
         return RunDir.open(self.folder).metrics()
 
     @property
-    def final(self) -> dict[str, Any]:
+    def final(self) -> Json:
         """The last evaluated line."""
         return next((line for line in reversed(self.metrics) if line["accuracy"] is not None), {})
 

@@ -25,6 +25,7 @@ from tacit.core import (
     BadInput,
     ClientId,
     Damaged,
+    Json,
     Ledger,
     Nothing,
     Params,
@@ -291,7 +292,7 @@ class RunDir:
         )
         self._remove_old_states()
 
-    def _standing(self) -> dict[str, Any]:
+    def _standing(self) -> Json:
         """Return where all ledgers stand."""
         own = {i: ClientStore(self.clients / i).log.marks_kept() for i in self._heard}
         self._heard = set()
@@ -393,7 +394,7 @@ class RunDir:
             self._load(state)
         self.check()
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[Json]:
         """Return the lines of metrics.jsonl; one that a kill cut short is left out."""
         written = self._metric_lines()
         try:
@@ -427,7 +428,7 @@ class RunDir:
             self._measured = list(zip(rounds, marks, strict=True))
         return [mark for of, mark in self._measured if of <= round][-1]
 
-    def add_metrics(self, line: dict[str, Any]) -> None:
+    def add_metrics(self, line: Json) -> None:
         """Add the line of one round."""
         last = self._metrics_until(line["round"])
         text = json.dumps(plain(line))

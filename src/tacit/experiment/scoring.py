@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Predictor
+from tacit.core import Client, ClientId, Json, Predictor
 
 CHUNK = 500  # examples scored at a time
 SHOWN = 100  # with more clients than that, only a summary of them is written
@@ -161,7 +160,7 @@ class Evaluation:
         loss = None if total.loss is None else total.loss / total.examples
         return cls(accuracy, loss, personal, _per_class(total), own)
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Json:
         """Return what goes into metrics.jsonl; single clients only where there are not too many."""
         if math.isnan(self.accuracy):
             return {}

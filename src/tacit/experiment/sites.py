@@ -17,6 +17,7 @@ from tacit.core import (
     BadInput,
     Client,
     ClientId,
+    Json,
     Ledger,
     Owner,
     Params,
@@ -181,7 +182,7 @@ class AtSites:
             budget.observer,
         )
 
-    def scores(self, s: Any, engine: Engine) -> dict[str, Any]:
+    def scores(self, s: Any, engine: Engine) -> Json:
         """Ask every site how good a state is on its own test data."""
         round = s.round
         method, s = self.experiment.method.innermost(s)

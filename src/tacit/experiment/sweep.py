@@ -15,7 +15,15 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tacit import data as data_room
-from tacit.core import BadInput, BudgetReached, Diverged, TacitError, check_choice, check_number
+from tacit.core import (
+    BadInput,
+    BudgetReached,
+    Diverged,
+    Json,
+    TacitError,
+    check_choice,
+    check_number,
+)
 from tacit.data.examples import Dataset
 from tacit.experiment.compare import (
     TABLE,
@@ -61,7 +69,7 @@ class Sweep:
     """What is swept: numeric fields of the methods, or of the setting, over lists of values."""
 
     # by the word that names it: {"name": "fedprox", "mu": 0.1, ...}
-    methods: dict[str, dict[str, Any]]
+    methods: dict[str, Json]
     over: dict[str, list[int | float]]  # such as {"sgd.lr": [0.01, 0.1]}
     setting: Setting = field(default_factory=Setting)
     repeats: int = 1

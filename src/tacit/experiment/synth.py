@@ -12,13 +12,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
 
 from tacit import codec, privacy
-from tacit.core import BadInput, Client, Ledger, Noise, check_number, rng_for
+from tacit.core import BadInput, Client, Json, Keywords, Ledger, Noise, check_number, rng_for
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
@@ -37,7 +36,7 @@ class Synthetic:
 
     def epsilons(self) -> dict[str, float]:
         """Return the certified epsilon for one example, by relation."""
-        how: dict[str, Any] = {"unit": "example", "observer": "server", "delta": self.delta}
+        how: Keywords = {"unit": "example", "observer": "server", "delta": self.delta}
         return {r: privacy.epsilon(self.ledger, relation=r, **how) for r in privacy.RELATIONS}
 
 
@@ -73,7 +72,7 @@ def synthesise(
     return Synthetic(Examples(drawn.value, labels.value), me.spent, delta)
 
 
-def save(made: Synthetic, dataset: Dataset, source: Source, folder: Path) -> dict[str, Any]:
+def save(made: Synthetic, dataset: Dataset, source: Source, folder: Path) -> Json:
     """Write ``synthetic.npz`` and its ``certificate.json``; return the certificate."""
     folder.mkdir(parents=True, exist_ok=True)
     blob = io.BytesIO()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
+
+from tacit.core import Json
 
 
 class Watcher(Protocol):
@@ -10,7 +12,7 @@ class Watcher(Protocol):
 
     def begin(self, label: str, rounds: int) -> None: ...
     def answered(self, done: int, of: int) -> None: ...
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None: ...
+    def finished_round(self, line: Json, rounds: int) -> None: ...
 
 
 class Nobody:
@@ -22,5 +24,5 @@ class Nobody:
     def answered(self, done: int, of: int) -> None:
         """Ignore a reply."""
 
-    def finished_round(self, line: dict[str, Any], rounds: int) -> None:
+    def finished_round(self, line: Json, rounds: int) -> None:
         """Ignore a round."""

@@ -11,13 +11,13 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core import (
+    Array,
     BadInput,
     Call,
     Client,
@@ -34,7 +34,6 @@ from tacit.privacy.calibrate import vote_noise_for
 from tacit.privacy.insides import Memory
 from tacit.privacy.rules import NoisyCounts, NoisyWinners
 
-Array = np.ndarray[Any, Any]
 SOLVED = "must be 0; the noise is solved from the epsilons"
 
 

@@ -15,12 +15,12 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from tacit.core import BadInput, Method, check_choice
+from tacit.core import BadInput, Json, Method, check_choice
 from tacit.core.own_code import is_code, trust, word_of
 from tacit.methods import METHODS
 
 
-def validated(cls: type[Any], raw: dict[str, Any], where: str = "") -> Any:
+def validated(cls: type[Any], raw: Json, where: str = "") -> Any:
     """Build a dataclass from plain values, or say which field is wrong and what it takes."""
     _check_keys(cls, raw, where)
     try:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else str(value)
 
 
-def _check_keys(cls: type[Any], raw: dict[str, Any], where: str) -> None:
+def _check_keys(cls: type[Any], raw: Json, where: str) -> None:
     """Refuse an unknown key and name the nearest known one."""
     known = {f.name: f for f in fields(cls)}
     for key, value in raw.items():
@@ -127,7 +127,7 @@ def folder_of(spec: str) -> str:
     return re.sub(r"[^\w.,=+-]", "_", word)
 
 
-def method_from(raw: dict[str, Any] | str) -> Method:
+def method_from(raw: Json | str) -> Method:
     """Build a method from ``{"name": "fedavg", "rounds": 5}``, or from its name alone."""
     if not isinstance(raw, str | dict):
         raise BadInput(f"method = {raw!r}: must be a table with name = one of {', '.join(METHODS)}")
@@ -142,7 +142,7 @@ def method_from(raw: dict[str, Any] | str) -> Method:
     return replace(method, **inner)
 
 
-def _completed(given: dict[str, Any], usual: Any) -> dict[str, Any]:
+def _completed(given: Json, usual: Any) -> Json:
     """Add to tables of settings (sgd, say) what they leave out: what the method itself has there.
 
     Its usual training may differ from that of others: ldp_fl has batches of 64.
@@ -167,7 +167,7 @@ def inner_fields(cls: type[Method]) -> list[str]:
     return [f.name for f in fields(cls) if hints[f.name] is Method]
 
 
-def _inner(raw: dict[str, Any] | str) -> Method:
+def _inner(raw: Json | str) -> Method:
     return method_from_spec(raw) if isinstance(raw, str) else method_from(raw)
 
 
@@ -178,7 +178,7 @@ def method_from_spec(spec: str) -> Method:
     needs only if it has more than one setting.
     """
     name, rest = parted(spec)
-    raw: dict[str, Any] = {"name": name}
+    raw: Json = {"name": name}
     for pair in pairs_of(rest):
         key, equals, value = pair.partition("=")
         if not equals:
@@ -226,7 +226,7 @@ def as_method(given: Method | str) -> Method:
     return given
 
 
-def raw_method(method: Method) -> dict[str, Any]:
+def raw_method(method: Method) -> Json:
     """Return a method as plain values, its name and every setting; one inside it is a word."""
     words = {name: spec_of(vars(method)[name]) for name in inner_fields(type(method))}
     return {"name": name_of(method), **asdict(method), **words}

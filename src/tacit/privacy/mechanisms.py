@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from torch import Tensor
 
 from tacit.core import (
     FEDERATION,
+    Array,
     Client,
     ClientId,
     Cohort,
     Event,
     Fixed,
     Gaussian,
+    Keywords,
     Laplace,
     Law,
     NonPrivate,
@@ -50,7 +52,6 @@ from tacit.privacy import exact
 from tacit.privacy.noise import Source, laplace_noised, noised, source
 
 T = TypeVar("T")
-Array = np.ndarray[Any, Any]
 
 
 def line_of(
@@ -141,7 +142,7 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
     that is away sends nothing at all: it has no nearer neighbour for which less would be enough.)
     """
     check_clip("clip", clip)
-    whole: dict[str, Any] = {"unit": "client", "relation": "either"}
+    whole: Keywords = {"unit": "client", "relation": "either"}
     return gaussian(me, what, dx.clipped(clip), sensitivity=2 * clip, z=z / 2, **whole)
 
 

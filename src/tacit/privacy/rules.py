@@ -32,6 +32,7 @@ from typing import Protocol, TypeVar
 
 from tacit.core import (
     Accounted,
+    Array,
     Client,
     ClientId,
     Cohort,
@@ -49,7 +50,6 @@ from tacit.core import (
     Unit,
 )
 from tacit.privacy import mechanisms
-from tacit.privacy.mechanisms import Array
 
 T = TypeVar("T")
 In = TypeVar("In", contravariant=True)

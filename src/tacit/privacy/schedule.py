@@ -7,17 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from tacit.core import ClientId, Gaussian, Sampling
+from tacit.core import Array, ClientId, Gaussian, Sampling
 from tacit.privacy.accounting import bill_epsilon
 from tacit.privacy.bill import Part
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.gdp import gdp_epsilon
 
-Array = np.ndarray[Any, Any]
 Schedule = Literal["constant", "harmonic"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core import Json
 from tacit.experiment.metrics import WORDS
 from tacit.privacy import show_epsilon
 from tacit.report.holdings import Holdings
@@ -19,7 +20,7 @@ CLIENTS = 100  # shown one by one
 METRICS = WORDS | {"accuracy": "test accuracy", "auroc": "AUROC, one against rest"}
 
 
-def _colour(runs: Sequence[RunFacts]) -> dict[str, Any]:
+def _colour(runs: Sequence[RunFacts]) -> Json:
     """Return how methods are told apart: each has the same colour in all figures."""
     labels = list(dict.fromkeys(run.label for run in runs))
     return {
@@ -39,9 +40,9 @@ class Figure:
     note: str
     columns: list[str]
     rows: list[list[Any]]
-    spec: dict[str, Any]
+    spec: Json
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """Return what goes into the page."""
         rows = [[_short(value) for value in row] for row in self.rows]
         return {"name": self.name, "columns": self.columns, "rows": rows, "spec": self.spec}
@@ -137,7 +138,7 @@ def _lines(
     rows: Sequence[Sequence[Any]],
     *,
     percent: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     longest = max((row[2] for row in rows), default=0)
     scale = {"domain": [0, 1]} if percent else {"zero": field == "epsilon"}
     axis = {"format": "%"} if percent else {}
@@ -220,7 +221,7 @@ def who_has_what(holdings: Holdings) -> Figure:
 
 def _heat(
     x: str, y: str, value: str, across: Sequence[str], up: Sequence[str], form: str = ",d"
-) -> dict[str, Any]:
+) -> Json:
     """Return a heat map, its axes in the given order."""
     upright = sum(map(len, across)) <= 40  # letters that have room beside each other
     return {

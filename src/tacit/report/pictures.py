@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tacit.core import Array
 from tacit.experiment.curves import over_rounds
 from tacit.experiment.metrics import WORDS
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from tacit.experiment.compare import Row
     from tacit.experiment.result import Run
     from tacit.experiment.sweep import Point
-
-Array = np.ndarray[Any, Any]
 
 
 def _axes(width: float, height: float) -> tuple[Any, Any]:

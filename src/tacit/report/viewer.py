@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tacit.core import BadInput
+from tacit.core import BadInput, Json
 from tacit.experiment.rundir import SEVERAL
 from tacit.privacy import show_epsilon
 from tacit.report.figures import figures
@@ -148,7 +148,7 @@ def answer(runs: Runs, address: str) -> tuple[str, str]:
     raise NotThere
 
 
-def _news(runs: Runs, chosen: list[str], stamp: str) -> dict[str, Any]:
+def _news(runs: Runs, chosen: list[str], stamp: str) -> Json:
     """Return what has changed since a stamp."""
     now = runs.stamp(chosen or list(runs.names()))
     if now == stamp:

@@ -9,19 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from tacit.core import Claim, Client, ClientId, Release, Released, Sizes, check_number
+from tacit.core import Array, Claim, Client, ClientId, Release, Released, Sizes, check_number
 from tacit.privacy.calibrate import rdp_spend, spend
 from tacit.synthesis.budget import permitted, solved_noise
 from tacit.synthesis.gan import LABELS
 from tacit.synthesis.labels import pls, pls_line, spelled_out, wanted
 from tacit.synthesis.pool import Share
 from tacit.synthesis.source import COST, Fitted, Source
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import BadInput, Client, Diverged, check_choice, check_clip, check_number
+from tacit.core import Array, BadInput, Client, Diverged, check_choice, check_clip, check_number
 from tacit.models.precision import Precision, compute_in
 from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
 from tacit.privacy.perexample import clipped_sum
@@ -32,7 +32,6 @@ from tacit.synthesis.budget import Mode, permitted, solved_noise
 from tacit.synthesis.labels import public_size, shares
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
 
-Array = np.ndarray[Any, Any]
 Auto = Literal["auto"]
 Shape = tuple[int, int, int]  # channels, height, width
 Watch = Callable[[int, int], object]  # gets the steps done, and of how many

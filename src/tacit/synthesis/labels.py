@@ -9,17 +9,13 @@ for one record more or less; the noisy total may be known.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Pure, Release, Released, check_number
+from tacit.core import Array, Client, ClientId, Pure, Release, Released, check_number
 from tacit.privacy.mechanisms import discrete_laplace, exponential, line_of
 from tacit.privacy.rules import over
-
-Array = np.ndarray[Any, Any]
 
 
 def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[Array]:

@@ -22,14 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Params, Release, check_clip, check_number
+from tacit.core import Array, Client, ClientId, Params, Release, check_clip, check_number
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
 from tacit.privacy.rules import Noised
 from tacit.synthesis.features import Dct, Encoder
 from tacit.synthesis.labels import held
 
-Array = np.ndarray[Any, Any]
 CHUNK = 1000  # records encoded at a time
 # the two releases, as the ledger names them
 MEANS = "moments: means"

@@ -6,15 +6,17 @@ Which generator, in which mode, at what cost.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from tacit.core import (
+    Array,
     BadInput,
     Client,
     ClientId,
+    Keywords,
     Pure,
     Release,
     Released,
@@ -27,7 +29,6 @@ from tacit.synthesis.gan import GAN, LABELS, GANSettings, Watch
 from tacit.synthesis.labels import held, histogram
 from tacit.synthesis.moments import Moments
 
-Array = np.ndarray[Any, Any]
 KIND = {"certified": "moments", "paper": "gan"}  # the generator of each mode
 COST = {"certified": 1.0, "paper": 50.0}  # and its epsilon
 
@@ -107,7 +108,7 @@ class Source:
         gan = self.gan.in_mode(self.mode)
         known = None if counts is None else counts.value
         epsilon = self.cost - self.label_epsilon
-        how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "watch": watch}
+        how: Keywords = {"epsilon": epsilon, "delta": delta, "watch": watch}
         return Fitted(gan.fit(me, classes=me.classes, counts=known, **how), counts)
 
     def _histogram(self, me: Client) -> Released[Array]:

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Ledger, Method, NonPrivate, Release, Task
+from tacit.core import BadInput, Keywords, Ledger, Method, NonPrivate, Release, Task
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import calibrated, participations
 from tacit.local.sgd import SGD
@@ -45,7 +44,7 @@ def claims_hold(sandbox: Sandbox, method: Method) -> list[str]:
 
 def _variants(method: Method) -> Iterator[Method]:
     yield method
-    settings: dict[str, Any] = {f.name: getattr(method, f.name) for f in fields(method)}
+    settings: Keywords = {f.name: getattr(method, f.name) for f in fields(method)}
     sgd = settings.get("sgd")
     if isinstance(sgd, SGD) and not sgd.clip:
         try:
