@@ -31,11 +31,11 @@ DIGITS = 40  # of a whole number
 LONGEST = 1 << 28  # characters of a skeleton; a peer's are held to fewer
 
 
-def encode(obj: Any) -> tuple[str, dict[str, Tensor]]:
+def encode(obj: object) -> tuple[str, dict[str, Tensor]]:
     """Return a JSON skeleton and the tensors it points to."""
     tensors: dict[str, Tensor] = {}
 
-    def go(o: Any) -> Any:
+    def go(o: object) -> Any:
         if o is None or isinstance(o, bool | int | float | str):
             return o
         if isinstance(o, Tensor):
@@ -83,7 +83,7 @@ def decode(
     """
     unused = dict(tensors)
 
-    def go(o: Any, depth: int = 0) -> Any:
+    def go(o: object, depth: int = 0) -> Any:
         if depth > DEPTH:
             raise BadInput(f"message: nested more than {DEPTH} deep")
         if not isinstance(o, dict):
@@ -131,7 +131,7 @@ def _point(built: dict[str, Any]) -> Params:
     return Params(built)
 
 
-def _public(o: Any) -> Any:
+def _public(o: object) -> Any:
     """Return a number as a public one, anything else as it is."""
     if isinstance(o, bool) or not isinstance(o, int | float):
         return o
@@ -157,7 +157,7 @@ def _dataclass(kind: str, only: Collection[type[Any]] | None) -> Any:
     return cls
 
 
-def pack(obj: Any) -> bytes:
+def pack(obj: object) -> bytes:
     """Return one self-contained safetensors blob; the same object always gives the same bytes."""
     text, tensors = encode(obj)
     return save_tensors(_plain(tensors), metadata={"json": text})
@@ -204,7 +204,7 @@ def _opened(blob: bytes, longest: int = LONGEST) -> tuple[dict[str, str], dict[s
         raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
 
 
-def save(obj: Any, path: Path, *, place: str, durable: bool = False) -> str:
+def save(obj: object, path: Path, *, place: str, durable: bool = False) -> str:
     """Write an object to a file that shows when it was changed or moved; return its seal.
 
     Args:
@@ -250,7 +250,7 @@ def seal_of(place: str, text: str, tensors: dict[str, Tensor]) -> str:
     return h.hexdigest()
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Tell whether two objects are equal, bit for bit."""
     (text_a, tensors_a), (text_b, tensors_b) = encode(a), encode(b)
     return text_a == text_b and all(

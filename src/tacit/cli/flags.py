@@ -55,7 +55,7 @@ def parse(
     return filled
 
 
-def _flags(cls: Any, prefix: str = "--") -> list[str]:
+def _flags(cls: object, prefix: str = "--") -> list[str]:
     """Return all flags of a dataclass, nested ones included."""
     found = []
     for name, hint in get_type_hints(cls, include_extras=True).items():

@@ -32,7 +32,7 @@ ANNOTATED: Any = Annotated  # with a type that is only known when it runs
 Flag = tuple[str, Any, Any]  # name, annotated type, field with its default
 
 
-def for_help(cls: type[Any]) -> type[Any]:
+def for_help(cls: type) -> type[Any]:
     """Return a dataclass with the same flags as ``cls``, in groups."""
     hints = get_type_hints(cls, include_extras=True)
     groups: dict[str, list[Flag]] = {"": [], "method": [], PREFIXED: []}
@@ -50,7 +50,7 @@ def for_help(cls: type[Any]) -> type[Any]:
     return make_dataclass("Flags", chain(*boxes))
 
 
-def is_settings(kind: Any) -> bool:
+def is_settings(kind: object) -> bool:
     """Tell whether a type is one of settings with a flag for each; any Method is a single word."""
     return is_dataclass(kind) and len(fields(kind)) > 0
 
@@ -70,7 +70,7 @@ def _opened(group: str, settings: Any) -> Iterator[tuple[str, Flag]]:
         )
 
 
-def _explained(cls: type[Any], f: Field[Any], hint: Any, *, prefix_name: bool = True) -> Flag:
+def _explained(cls: type, f: Field[Any], hint: object, *, prefix_name: bool = True) -> Flag:
     """Return a field with the help that its comment is, unless its type has some already."""
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     said = tyro.conf.arg(help=tyro_docstrings.get_field_docstring(cls, f.name, ()))
@@ -91,5 +91,5 @@ def _default_of(f: Field[Any]) -> Any:
     return f.default if f.default_factory is MISSING else f.default_factory()
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value

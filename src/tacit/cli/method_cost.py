@@ -45,7 +45,7 @@ def method_cost(name: str, args: Sequence[str]) -> None:
         print(f"picture: {draw_epsilon({name: over_rounds(experiment)}, given.plot, 'rounds')[0]}")
 
 
-def _flags(method: type[Any]) -> Any:
+def _flags(method: type) -> Any:
     return make_dataclass(
         "Flags",
         [

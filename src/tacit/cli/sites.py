@@ -181,7 +181,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _interrupt(signal: int, frame: Any) -> None:
+def _interrupt(signal: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -27,7 +27,7 @@ class Small:
     params: Params
 
 
-def shrink(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
+def shrink(compressor: Compressor, sent: T, args: Mapping[str, object]) -> T:
     """Return a reply (a dataclass) whose updates are small.
 
     ``args`` are those of the call that it answers.
@@ -43,7 +43,7 @@ def shrink(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
     )
 
 
-def restore(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
+def restore(compressor: Compressor, sent: T, args: Mapping[str, object]) -> T:
     """Return a reply as its task made it, but for what compression lost."""
     like = _reference(args)
     small = {k: v for k, v in _values(sent).items() if isinstance(v, Small)}
@@ -53,11 +53,11 @@ def restore(compressor: Compressor, sent: T, args: Mapping[str, Any]) -> T:
     return _with(sent, {k: compressor.expand(v.params, like, rates) for k, v in small.items()})
 
 
-def _reference(args: Mapping[str, Any]) -> Params | None:
+def _reference(args: Mapping[str, object]) -> Params | None:
     return next((v for v in args.values() if isinstance(v, Params)), None)
 
 
-def _alike(value: Any, like: Params) -> bool:
+def _alike(value: object, like: Params) -> bool:
     return isinstance(value, Params) and {k: v.shape for k, v in value.items()} == {
         k: v.shape for k, v in like.items()
     }
@@ -67,6 +67,6 @@ def _values(sent: Any) -> dict[str, Any]:
     return {f.name: getattr(sent, f.name) for f in fields(sent)}
 
 
-def _with(sent: T, values: Mapping[str, Any]) -> T:
+def _with(sent: T, values: Mapping[str, object]) -> T:
     made: T = replace(sent, **values)  # type: ignore[type-var]
     return made

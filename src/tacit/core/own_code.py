@@ -66,7 +66,7 @@ def anywhere(word: str) -> str:
     return f"{Path(where).expanduser().resolve()}:{name}"
 
 
-def trust(cls: type[Any]) -> None:
+def trust(cls: type) -> None:
     """Trust the module of a class that the owner of this process has handed over."""
     module = cls.__module__
     if module == "__main__" and (file := _main_file()):
@@ -75,7 +75,7 @@ def trust(cls: type[Any]) -> None:
         _packages.add(module.partition(".")[0])
 
 
-def word_of(cls: type[Any]) -> str:
+def word_of(cls: type) -> str:
     """Return the word by which a class is found again, in any folder."""
     module = wire_name(cls.__module__)
     where = str(_files[module]) if module in _files else module

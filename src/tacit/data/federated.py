@@ -219,7 +219,7 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
     return Federation(dataset, divided, seed)
 
 
-def checked(made: Any, scheme: str, dataset: Dataset, clients: int) -> Split:
+def checked(made: object, scheme: str, dataset: Dataset, clients: int) -> Split:
     """Refuse what a user's own function returns, unless it divides the data among the clients."""
     if not isinstance(made, Split):
         raise BadInput(f"split = {scheme!r}: returns a {type(made).__name__}; must be a Split")

@@ -78,7 +78,7 @@ def unprotected(sent: Any, head: Head) -> list[Release]:
     return [Release(task, "example", head.client, "server", event, ((head.round, head.round),))]
 
 
-def may_leave(value: Any) -> bool:
+def may_leave(value: object) -> bool:
     """Tell whether a value came out of a mechanism, or is public."""
     return isinstance(value, Released | PublicInt | PublicFloat) or (
         isinstance(value, Params) and value.released

@@ -211,7 +211,7 @@ class World:
                 return pack(Refusal.of(e))
 
 
-def kept_by(task: str, reply: Reply[Any], before: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def kept_by(task: str, reply: Reply[Any], before: Mapping[str, object]) -> Mapping[str, Any] | None:
     """Return what a reply leaves at the client, its pool included; None: all stays as it is.
 
     A pool of a task of the user's own is refused: what is in a pool counts as released.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from tacit.core import BadInput, Json, check_number
 from tacit.core.schema import check_value
@@ -47,7 +47,7 @@ class Facts:
             check_number("std", value, above=0, below=math.inf)
 
 
-def facts_from(raw: Any) -> Facts:
+def facts_from(raw: object) -> Facts:
     """Return what a site says of itself, or refuse what is not of the right types and sizes."""
     hints = get_type_hints(Facts)
     if not isinstance(raw, Mapping) or raw.keys() != hints.keys():

@@ -103,7 +103,7 @@ class Charter:
     observer: Observer = "server"  # and against whom
 
 
-def letter(kind: str, about: Mapping[str, Any], body: Array | bytes) -> RecordDict:
+def letter(kind: str, about: Mapping[str, object], body: Array | bytes) -> RecordDict:
     """Return the content of a message."""
     head = {"kind": kind, "about": json.dumps(about)}
     if isinstance(body, bytes):
@@ -409,7 +409,7 @@ class Sites(Engine):
         self.learn(r for answer in got.values() for r in answer.ledger)
         return {i: answer.sent for i, answer in got.items()}
 
-    def _expanded(self, answer: Any, call: Call[Any]) -> Any:
+    def _expanded(self, answer: object, call: Call[Any]) -> Any:
         """Return an answer as its task made it, or refuse what no honest compression sends."""
         if not isinstance(answer, Answer) or not is_dataclass(answer.sent):
             return answer

@@ -104,7 +104,7 @@ def task_named(name: str) -> Task[Any, Any]:
     return Task.registry[name]
 
 
-def check_finite(obj: Any, head: Head) -> None:
+def check_finite(obj: object, head: Head) -> None:
     """Stop a run whose training has diverged, before the damage reaches the shared model."""
     for value in encode(obj)[1].values():
         if value.is_floating_point() and not torch.isfinite(value).all():

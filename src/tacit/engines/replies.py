@@ -65,7 +65,7 @@ def sendable(task: str) -> frozenset[type[Any]]:
     return frozenset(c for c in module.values() if isinstance(c, type) and is_dataclass(c))
 
 
-def _within(kind: Any) -> Iterator[type[Any]]:
+def _within(kind: object) -> Iterator[type[Any]]:
     """Find the dataclasses in a type."""
     if isinstance(kind, type) and is_dataclass(kind):
         yield kind
@@ -112,7 +112,7 @@ def check_sent(answer: Answer, head: Head, call: Call[Any], known: Known | None)
         known.check(answer.sent, call)
 
 
-def check_ledger(answer: Any, head: Head) -> list[Release]:
+def check_ledger(answer: object, head: Head) -> list[Release]:
     """Return what a site says that it has released, if that can be so."""
     if not isinstance(answer, Answer) or not isinstance(answer.ledger, list):
         raise BadInput("message: not an answer")
@@ -124,7 +124,7 @@ def check_ledger(answer: Any, head: Head) -> list[Release]:
     return answer.ledger
 
 
-def check_line(line: Any, head: Head) -> None:
+def check_line(line: object, head: Head) -> None:
     """Refuse a ledger line that no honest site has at this time."""
     mine = (head.client, Owner(head.client, tests=True).id)
     if not isinstance(line, Release) or line.owner not in mine:
@@ -204,7 +204,7 @@ class Known:
             )
 
 
-def parts_of(o: Any, path: str = "") -> Iterator[tuple[str, Params | Tensor]]:
+def parts_of(o: object, path: str = "") -> Iterator[tuple[str, Params | Tensor]]:
     """Find all points of parameter space and all tensors in an object, with their places."""
     if isinstance(o, Params | Tensor):
         yield path, o
@@ -219,7 +219,7 @@ def parts_of(o: Any, path: str = "") -> Iterator[tuple[str, Params | Tensor]]:
             yield from parts_of(getattr(o, f.name), f"{path}.{f.name}".lstrip("."))
 
 
-def points(o: Any) -> Iterator[Params]:
+def points(o: object) -> Iterator[Params]:
     """Find all points of parameter space in an object."""
     return (part for _, part in parts_of(o) if isinstance(part, Params))
 
@@ -227,7 +227,7 @@ def points(o: Any) -> Iterator[Params]:
 Norms = Mapping[str, float]  # of the updates in an answer, by their place in it
 
 
-def norms_of(sent: Any, call: Call[Any]) -> dict[str, float]:
+def norms_of(sent: object, call: Call[Any]) -> dict[str, float]:
     """Return the norms of updates, which are what has the names of a point that was sent.
 
     Every other number has a bound of its own.
@@ -281,7 +281,7 @@ class Form:
     misfit: str  # why it is not of the call's shapes, if it is not
 
     @classmethod
-    def of(cls, sent: Any, call: Call[Any]) -> Form:
+    def of(cls, sent: object, call: Call[Any]) -> Form:
         """Return the form of what a site sends."""
         kinds = (kind for place, part in parts_of(sent) for kind in _kinds(place, part))
         return cls(tuple(kinds), _misfit(sent, call))
@@ -310,7 +310,7 @@ def _kinds(place: str, part: Params | Tensor) -> Iterator[tuple[Any, ...]]:
         yield k, tuple(v.shape), v.dtype
 
 
-def _misfit(sent: Any, call: Call[Any]) -> str:
+def _misfit(sent: object, call: Call[Any]) -> str:
     try:
         for got in points(sent):
             for known in points(call.args):

@@ -32,7 +32,7 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()
 
 
-def write_sealed(file: Path, place: str, value: Mapping[str, Any], *, durable: bool) -> None:
+def write_sealed(file: Path, place: str, value: Mapping[str, object], *, durable: bool) -> None:
     """Write a document of plain values, with a checksum of it and of its place."""
     text = json.dumps({**value, "check": _check(place, value)})
     codec.write_atomically(file, text.encode(), durable=durable)
@@ -52,7 +52,7 @@ def read_sealed(file: Path, place: str) -> Json | None:
     return value
 
 
-def _check(place: str, value: Mapping[str, Any]) -> str:
+def _check(place: str, value: Mapping[str, object]) -> str:
     return digest(place, json.dumps(value, sort_keys=True))
 
 

@@ -70,7 +70,7 @@ class ClientStore:
         state: Mapping[str, Any] = codec.load(self._file(version), place=self._place_of(version))
         return state
 
-    def keep(self, version: str, state: Mapping[str, Any]) -> None:
+    def keep(self, version: str, state: Mapping[str, object]) -> None:
         """Put down the state that a reply would have if it is accepted."""
         self.folder.mkdir(parents=True, exist_ok=True)
         codec.save(dict(state), self._file(version), place=self._place_of(version))

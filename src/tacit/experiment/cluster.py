@@ -114,7 +114,7 @@ class OnCluster:
             ours=True,
         )
 
-    def scores(self, s: Any, engine: Engine) -> Json:
+    def scores(self, s: object, engine: Engine) -> Json:
         """Evaluate at the server, which has all data in a simulation."""
         here = Serial(self.plan.world(RunDir(self.folder)))
         here.accepted = engine.accepted

@@ -227,7 +227,7 @@ def write_plan(plan: Any, file: Path) -> None:
         raise BadInput(f"out = '{file.parent}': cannot be written ({e.strerror})") from None
 
 
-def write_json(value: Any, file: Path) -> None:
+def write_json(value: object, file: Path) -> None:
     """Write plain values, infinity as a word."""
     text = json.dumps(plain(value), indent=1, allow_nan=False)
     codec.write_atomically(file, (text + "\n").encode())

@@ -124,7 +124,7 @@ def shows_setting(function: Callable[P, T]) -> Callable[P, T]:
     return function
 
 
-def setting_from(keywords: Mapping[str, Any], method: Method) -> Setting:
+def setting_from(keywords: Mapping[str, object], method: Method) -> Setting:
     """Build a setting from the keywords of a call in Python, or say where another one belongs."""
     own = [f.name for f in fields(method)]
     for key, value in keywords.items():
@@ -178,7 +178,7 @@ def _table(path: str, raw: Json) -> list[str]:
     return [*([f"\n[{path}]"] if path else []), *plain, *nested]
 
 
-def _value(v: Any) -> str:
+def _value(v: object) -> str:
     if isinstance(v, bool):
         return str(v).lower()
     if isinstance(v, str):

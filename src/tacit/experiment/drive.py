@@ -12,7 +12,7 @@ from tacit.core import Cohort, Method
 def drive(
     method: Method,
     cohort: Cohort,
-    s: Any,
+    s: object,
     *,
     on_step: Callable[[Any], None] = lambda s: None,
     stop_after: int | None = None,

@@ -36,7 +36,7 @@ class Venue(Protocol):
     def model(self) -> torch.nn.Module: ...
     def config(self, directory: RunDir) -> Config: ...
     def engine(self, directory: RunDir, config: Config) -> Engine: ...
-    def scores(self, s: Any, engine: Engine) -> Json: ...
+    def scores(self, s: object, engine: Engine) -> Json: ...
 
 
 def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
@@ -140,7 +140,7 @@ class Recorder:
         self.engine.count_anew()
         self.since = time.perf_counter()
 
-    def _save(self, s: Any) -> None:
+    def _save(self, s: object) -> None:
         keep = self.venue.experiment.setting.keep
         self.directory.save(s, self.engine.snapshot(), keep=keep)
         self.engine.mark_saved()

@@ -131,7 +131,7 @@ class Run:
         return trained.trained(self.folder, client=client, dataset=dataset)
 
     def predict(
-        self, inputs: Any, *, client: str | None = None, dataset: Dataset | None = None
+        self, inputs: object, *, client: str | None = None, dataset: Dataset | None = None
     ) -> Tensor:
         """Return the class of each input, as a number; inputs are as they are in the data."""
         from tacit.experiment import trained
@@ -168,7 +168,7 @@ class Stopped(BudgetReached):
 
 
 def by_group(
-    experiment: Experiment, s: Any, ledger: Ledger, *, quick: bool = False
+    experiment: Experiment, s: object, ledger: Ledger, *, quick: bool = False
 ) -> dict[str, dict[str, float]]:
     """Return, for the groups of clients that a method tells apart, their number and spending."""
     method = experiment.method

@@ -452,7 +452,7 @@ class RunDir:
             self._measured = []
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """JSON has no infinity and no NaN: write them as words."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
@@ -461,7 +461,7 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def restore(value: Any) -> Any:
+def restore(value: object) -> Any:
     """Return what was written, with numbers for the words of :func:`plain`."""
     if isinstance(value, str):
         return float(value) if value in ("inf", "-inf", "nan") else value

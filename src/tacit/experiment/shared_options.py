@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from tacit.core import BadInput
 from tacit.methods.spec import method_from_spec, pairs_of, parted
 
 
-def with_common(words: Sequence[str], common: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def with_common(words: Sequence[str], common: Mapping[str, object]) -> tuple[list[str], list[str]]:
     """Add options to method words, and return also what to say of those without effect.
 
     A word that says an option itself keeps its own. One that no method has is refused.

@@ -235,7 +235,7 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
     return first.shape, first.classes, first.mean, first.std
 
 
-def _short(values: tuple[Any, ...]) -> str:
+def _short(values: tuple[object, ...]) -> str:
     return (
         f"({', '.join(map(str, values[:4]))}{', ...' if len(values) > 4 else ''}; "
         f"{len(values)} in all)"
@@ -257,7 +257,7 @@ def holding(
     everything = Split((np.arange(len(dataset.train)),), (np.arange(len(dataset.test)),))
     part = of or everything
 
-    def at(mine: Any, other: Any) -> tuple[Any, ...]:
+    def at(mine: object, other: object) -> tuple[Any, ...]:
         return tuple(mine if i == client else other for i in range(clients))
 
     return Federation(

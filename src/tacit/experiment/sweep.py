@@ -159,7 +159,7 @@ def _said(point: Point) -> str:
     return ", ".join([point.word, *(f"{k} = {v:g}" for k, v in point.values.items())])
 
 
-def numbers(cls: type[Any], prefix: str = "") -> list[str]:
+def numbers(cls: type, prefix: str = "") -> list[str]:
     """Return the names of all fields of a dataclass that take a number, nested ones too.
 
     >>> numbers(Experiment)[:2]

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -127,7 +126,7 @@ def _of(dataset: Dataset) -> Frame:
     return Frame(dataset.shape, len(dataset.classes), dataset.mean, dataset.std)
 
 
-def predicted(model: nn.Module, inputs: Any) -> Tensor:
+def predicted(model: nn.Module, inputs: object) -> Tensor:
     """Return the class of each input, as a number."""
     x = torch.as_tensor(inputs)
     with torch.no_grad():

@@ -134,7 +134,7 @@ def digest(value: object) -> bytes:
     return made.digest()
 
 
-def _taken_apart(item: Any) -> tuple[bytes, list[Any]]:
+def _taken_apart(item: object) -> tuple[bytes, list[Any]]:
     """Return what can be told of an object itself, and the objects that it consists of."""
     if isinstance(item, Tensor) and item.layout == torch.strided and not item.is_quantized:
         raw = item.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -153,7 +153,7 @@ def _taken_apart(item: Any) -> tuple[bytes, list[Any]]:
         return repr(item).encode(), []
 
 
-def _generator(item: Any) -> Any:
+def _generator(item: object) -> Any:
     """Return the state of a generator of random numbers, if it is one."""
     if isinstance(item, torch.Generator):
         return item.get_state()

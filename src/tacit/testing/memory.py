@@ -35,7 +35,7 @@ def rebuilt(method: Method) -> Method:
     return type(method)(**given)
 
 
-def modules_of(cls: type[Any]) -> list[ModuleType]:
+def modules_of(cls: type) -> list[ModuleType]:
     """Return the modules that a class and those it extends are written in."""
     names = dict.fromkeys(c.__module__ for c in cls.__mro__ if c.__module__ not in BASES)
     return [sys.modules[name] for name in names if name in sys.modules]
@@ -50,11 +50,11 @@ def attributes(method: Method) -> dict[str, Any]:
     return {name: frozen(value) for name, value in vars(method).items() if name not in held}
 
 
-def _cached(value: Any) -> bool:
+def _cached(value: object) -> bool:
     return isinstance(value, cached_property)
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: object) -> Any:
     """Return a value's content in a form that later changes do not reach."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype), tuple(value.shape), frozen(value.detach().cpu().numpy())
@@ -71,7 +71,7 @@ def frozen(value: Any) -> Any:
     return _generator(value)
 
 
-def _generator(value: Any) -> Any:
+def _generator(value: object) -> Any:
     """Return where a random generator stands, or the words for anything else."""
     if isinstance(value, np.random.Generator):
         return frozen(value.bit_generator.state)
@@ -134,7 +134,7 @@ class Memory:
             setattr(holder, name, copy.deepcopy(value))
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:  # a lock, an open file: whatever it is, it is not a state
@@ -165,7 +165,7 @@ def _names_in(module: ModuleType) -> set[str]:
     return found
 
 
-def _function(value: Any) -> FunctionType | None:
+def _function(value: object) -> FunctionType | None:
     inner = value.fn if isinstance(value, Task) else value
     inner = inner.__func__ if isinstance(inner, classmethod | staticmethod) else inner
     inner = inner.fget if isinstance(inner, property) else inner

@@ -109,7 +109,7 @@ def _functions() -> Iterator[tuple[str, ModuleType, str]]:
     yield UNSEEDED, np.random, "default_rng"
 
 
-def _bound(function: Any, source: str) -> bool:
+def _bound(function: object, source: str) -> bool:
     """Tell whether a function is a method of the hidden generator of its module."""
     kind = random.Random if source == PYTHON else np.random.RandomState
     if not isinstance(function, MethodType | BuiltinMethodType):
