@@ -24,6 +24,7 @@ from tacit.core.own_code import wire_name
 APART = 1 << 20  # between the numbers of two requests: more lines than one task writes
 P = ParamSpec("P")
 T = TypeVar("T")
+Sent = TypeVar("Sent", covariant=True)  # frozen: a call of a task is one of any task
 
 
 def no_limit(ledger: Ledger) -> None:
@@ -79,10 +80,10 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Reply(Generic[T]):
+class Reply(Generic[Sent]):
     """What a task returns."""
 
-    sent: T  # a dataclass that names everything that leaves the client
+    sent: Sent  # a dataclass that names everything that leaves the client
     # becomes ``me.kept`` if and only if the server accepts the reply
     keep: Mapping[str, Any] | None = None
     # examples that join this client's data from then on, likewise; for tasks of this package
@@ -90,7 +91,7 @@ class Reply(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(Generic[Sent]):
     """A task with its arguments: what goes down the wire."""
 
     task: str

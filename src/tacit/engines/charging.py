@@ -23,7 +23,7 @@ from tacit.core import (
 from tacit.engines.messages import Head, check_finite, task_named
 
 
-def charge(me: Client, reply: Reply[Any], head: Head) -> None:
+def charge(me: Client, reply: Reply[object], head: Head) -> None:
     """Write what a reply tells without a mechanism; then refuse numbers that are not finite.
 
     In this order: that training has diverged is told too.

@@ -173,7 +173,7 @@ class World:
         """Return a client's store."""
         return ClientStore(self.folder / client)
 
-    def handle(self, head: Head, call: Call[Any]) -> Answer | Refusal:
+    def handle(self, head: Head, call: Call[object]) -> Answer | Refusal:
         """Settle the previous reply, run the task, and write down what it releases.
 
         The ledger is written before anything is answered, whatever the answer is.
@@ -196,13 +196,13 @@ class World:
         finally:
             store.write_ledger(me.spent, durable=self.durable)
 
-    def look(self, head: Head, call: Call[Any]) -> Any:
+    def look(self, head: Head, call: Call[object]) -> Any:
         """Run a task that only reads, for evaluation: nothing is kept, nothing is released."""
         kept = self.store(head.client).kept(head.accepted)
         me = self.client(call.task, head.client, head.round, kept)
         return task_named(call.task).fn(me, **call.args).sent
 
-    def serve(self, kind: str, head: Head, call: Call[Any]) -> bytes:
+    def serve(self, kind: str, head: Head, call: Call[object]) -> bytes:
         """Run one request and return the packed result, or why there is none."""
         with torch.random.fork_rng(devices=[]):
             try:
@@ -211,7 +211,9 @@ class World:
                 return pack(Refusal.of(e))
 
 
-def kept_by(task: str, reply: Reply[Any], before: Mapping[str, object]) -> Mapping[str, Any] | None:
+def kept_by(
+    task: str, reply: Reply[object], before: Mapping[str, object]
+) -> Mapping[str, Any] | None:
     """Return what a reply leaves at the client, its pool included; None: all stays as it is.
 
     A pool of a task of the user's own is refused: what is in a pool counts as released.
@@ -247,7 +249,7 @@ def _stream(task: str) -> str:
     return f"{own_code.stem(module)}.{name}"
 
 
-def _request(head: Head, call: Call[Any]) -> str:
+def _request(head: Head, call: Call[object]) -> str:
     """Return a digest of all that a request's outcome depends on besides the client's data."""
     digest = hashlib.blake2b(pack(call), digest_size=16)
     digest.update(str(head.accepted).encode())

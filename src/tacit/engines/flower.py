@@ -136,7 +136,7 @@ def opened(content: RecordDict, limit: int) -> tuple[str, Json, bytes]:
     return kind, about, blob
 
 
-def _untold(client: ClientId, round: int, call: Call[Any]) -> Release:
+def _untold(client: ClientId, round: int, call: Call[object]) -> Release:
     """Return the line for something that a site has sent without one."""
     owner = Owner(client, tests=Task.registry[call.task].at == "measure").id
     event = NonPrivate(f"{call.task} was answered without a ledger line")
@@ -237,7 +237,7 @@ class Sites(Engine):
             return "not connected"
         return self.attendance.left_out(head.client, head.round)
 
-    def _used(self, result: RecordDict | str, node: int, head: Head, call: Call[Any]) -> Used:
+    def _used(self, result: RecordDict | str, node: int, head: Head, call: Call[object]) -> Used:
         """Return what can be made of an answer; whatever is in it, only its site pays for it."""
         used = Used()
         try:
@@ -249,7 +249,7 @@ class Sites(Engine):
         return used
 
     def _check(
-        self, used: Used, result: RecordDict | str, node: int, head: Head, call: Call[Any]
+        self, used: Used, result: RecordDict | str, node: int, head: Head, call: Call[object]
     ) -> None:
         """Fill in an answer that a method can use, or raise :class:`BadInput`.
 
@@ -287,7 +287,7 @@ class Sites(Engine):
         check_number("ledger", len(own), at_most=MOST_LINES)
         return lines
 
-    def _silent(self, head: Head, call: Call[Any], lines: Sequence[Release]) -> bool:
+    def _silent(self, head: Head, call: Call[object], lines: Sequence[Release]) -> bool:
         """Tell whether a site sends something without a line for it.
 
         By some rules nothing is released in a round, as by training on synthetic data alone.
@@ -313,7 +313,7 @@ class Sites(Engine):
                 expected = self.config.expected(client, rounds_in(known))
                 self.learn(missing(expected, known, round))
 
-    def _hold(self, client: ClientId, round: int, answer: Used, call: Call[Any]) -> None:
+    def _hold(self, client: ClientId, round: int, answer: Used, call: Call[object]) -> None:
         """Write what a site says that it has released, and at once what it should have said.
 
         At once where its ledger has a line of a kind that nobody asked for, or none at all.
@@ -350,7 +350,7 @@ class Sites(Engine):
         if self.ours:
             super().check_spent(ids)
 
-    def _compare(self, used: Mapping[ClientId, Used], call: Call[Any]) -> None:
+    def _compare(self, used: Mapping[ClientId, Used], call: Call[object]) -> None:
         """Leave out whose tensors have not the shapes of the others', or are far too large."""
         forms = {i: u.form for i, u in used.items() if not u.why and u.form is not None}
         for client, why in misfits(forms).items():
@@ -359,7 +359,9 @@ class Sites(Engine):
         for client, why in too_long(fitting, call, self.max_norm).items():
             used[client].why = why
 
-    def _note(self, client: ClientId, kind: str, round: int, answer: Used, call: Call[Any]) -> None:
+    def _note(
+        self, client: ClientId, kind: str, round: int, answer: Used, call: Call[object]
+    ) -> None:
         """Remember how a site has answered, and what it says that it has released."""
         if not self.ours:
             self._hold(client, round, answer, call)
@@ -369,7 +371,7 @@ class Sites(Engine):
         elif not answer.polite:
             self.attendance.missed(client, kind, round)
 
-    def _note_pools(self, client: ClientId, call: Call[Any]) -> None:
+    def _note_pools(self, client: ClientId, call: Call[object]) -> None:
         """Remember how many examples a site has with those that it was sent, if it keeps them."""
         for pool in call.args.values():
             if isinstance(pool, Pool) and self.facts is not None:
@@ -409,7 +411,7 @@ class Sites(Engine):
         self.learn(r for answer in got.values() for r in answer.ledger)
         return {i: answer.sent for i, answer in got.items()}
 
-    def _expanded(self, answer: object, call: Call[Any]) -> Any:
+    def _expanded(self, answer: object, call: Call[object]) -> Any:
         """Return an answer as its task made it, or refuse what no honest compression sends."""
         if not isinstance(answer, Answer) or not is_dataclass(answer.sent):
             return answer

@@ -50,7 +50,7 @@ EVENTS: tuple[type[Any], ...] = typing.get_args(Event)
 ALWAYS = frozenset({Answer, Release, Sampling, Released, Small, *EVENTS})
 
 
-def read_answer(blob: bytes, call: Call[Any]) -> Any:
+def read_answer(blob: bytes, call: Call[object]) -> Any:
     """Rebuild an answer to a call: nothing but what its task sends and the ledger is built."""
     return unpack(blob, longest=LONGEST_ANSWER, only=ALWAYS | sendable(call.task))
 
@@ -82,7 +82,7 @@ def promised_by(task: str) -> type[Any] | None:
     return what if isinstance(what, type) and is_dataclass(what) else None
 
 
-def check_answer(answer: Any, head: Head, call: Call[Any], known: Known | None = None) -> None:
+def check_answer(answer: Any, head: Head, call: Call[object], known: Known | None = None) -> None:
     """Refuse an answer that is not what the task promises, or not of this site.
 
     Args:
@@ -95,7 +95,7 @@ def check_answer(answer: Any, head: Head, call: Call[Any], known: Known | None =
     check_sent(answer, head, call, known)
 
 
-def check_sent(answer: Answer, head: Head, call: Call[Any], known: Known | None) -> None:
+def check_sent(answer: Answer, head: Head, call: Call[object], known: Known | None) -> None:
     """Refuse what a site sends, its ledger apart."""
     promised = promised_by(call.task)
     if promised is not None:
@@ -163,7 +163,7 @@ class Known:
     facts: Facts
     pools: tuple[int, ...] = ()  # how many examples it may have, with those that it was sent
 
-    def check(self, sent: Any, call: Call[Any]) -> None:
+    def check(self, sent: Any, call: Call[object]) -> None:
         """Refuse a number of examples, labels or counts that this site cannot have."""
         values = {f.name: getattr(sent, f.name) for f in fields(sent)}
         if Task.registry[call.task].at == "measure":
@@ -227,7 +227,7 @@ def points(o: object) -> Iterator[Params]:
 Norms = Mapping[str, float]  # of the updates in an answer, by their place in it
 
 
-def norms_of(sent: object, call: Call[Any]) -> dict[str, float]:
+def norms_of(sent: object, call: Call[object]) -> dict[str, float]:
     """Return the norms of updates, which are what has the names of a point that was sent.
 
     Every other number has a bound of its own.
@@ -251,7 +251,7 @@ def _check_size(path: str, part: Params | Tensor) -> None:
 
 
 def too_long(
-    norms: Mapping[ClientId, Norms], call: Call[Any], bound: float | None
+    norms: Mapping[ClientId, Norms], call: Call[object], bound: float | None
 ) -> dict[ClientId, str]:
     """Return whose update is too long, and why.
 
@@ -281,7 +281,7 @@ class Form:
     misfit: str  # why it is not of the call's shapes, if it is not
 
     @classmethod
-    def of(cls, sent: object, call: Call[Any]) -> Form:
+    def of(cls, sent: object, call: Call[object]) -> Form:
         """Return the form of what a site sends."""
         kinds = (kind for place, part in parts_of(sent) for kind in _kinds(place, part))
         return cls(tuple(kinds), _misfit(sent, call))
@@ -310,7 +310,7 @@ def _kinds(place: str, part: Params | Tensor) -> Iterator[tuple[Any, ...]]:
         yield k, tuple(v.shape), v.dtype
 
 
-def _misfit(sent: object, call: Call[Any]) -> str:
+def _misfit(sent: object, call: Call[object]) -> str:
     try:
         for got in points(sent):
             for known in points(call.args):
