@@ -98,7 +98,7 @@ def test_the_folder_is_said_at_the_start(capsys):
 class Impatient(Nobody):
     """Presses Ctrl-C after the first round."""
 
-    def __init__(self, label):
+    def __init__(self, label, track="none"):
         pass
 
     def __enter__(self):
