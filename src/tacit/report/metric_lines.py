@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tacit.core import Json
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.rundir import restore
 
@@ -21,7 +22,7 @@ def plain_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def line_of(text: str) -> tuple[dict[str, Any], list[str]]:
+def line_of(text: str) -> tuple[Json, list[str]]:
     """Return the line of a round, and the names of values that were left out as they make no sense.
 
     Raises:

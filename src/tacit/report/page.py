@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 import tacit
 from tacit import codec
-from tacit.core import BadInput
+from tacit.core import BadInput, Json
 from tacit.methods.spec import method_from
 from tacit.privacy import show_epsilon
 from tacit.report.conclusions import guarantee
@@ -263,7 +263,7 @@ def _epsilon(value: float | None) -> Cell:
     return Cell(show_epsilon(value), value if math.isfinite(value) else 1e308)
 
 
-def details(run: RunFacts) -> dict[str, Any]:
+def details(run: RunFacts) -> Json:
     """Return what is spelled out of one run."""
     return {
         "run": run,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Ledger, NonPrivate, Observer, Release, Unit, registry
+from tacit.core import BadInput, Json, Ledger, NonPrivate, Observer, Release, Unit, registry
 from tacit.core.ledger import FEDERATION
 from tacit.data.labels import told
 from tacit.data.official import classes_of
@@ -34,8 +34,8 @@ class RunFacts:
     """One run as its directory shows it."""
 
     folder: Path
-    config: dict[str, Any]
-    lines: list[dict[str, Any]]  # of metrics.jsonl
+    config: Json
+    lines: list[Json]  # of metrics.jsonl
     ledger: Ledger
     sites: dict[str, str]  # names of real sites by client number
     open: bool  # whether it still runs, or was killed
@@ -59,7 +59,7 @@ class RunFacts:
         return said if (said := self.config.get("metric")) in WORDS else "accuracy"
 
     @property
-    def final(self) -> dict[str, Any]:
+    def final(self) -> Json:
         """The last evaluated line."""
         return next((line for line in reversed(self.lines) if line["accuracy"] is not None), {})
 
@@ -134,7 +134,7 @@ class RunFacts:
         return list(known) if len(known) == many else [str(c) for c in range(many)]
 
     @property
-    def starts(self) -> list[dict[str, Any]]:
+    def starts(self) -> list[Json]:
         """When, by which command and with which versions it was started."""
         return [start for start in starts(self.folder) if isinstance(start, dict)]
 
@@ -176,7 +176,7 @@ def runs_in(folder: Path) -> list[Path]:
 def read_run(folder: Path) -> RunFacts:
     """Read one run; what cannot be read is named among its problems."""
     problems: list[str] = []
-    config: dict[str, Any] = {}
+    config: Json = {}
     try:
         config = tomllib.loads(_text(folder / "config.toml"))
     except (OSError, ValueError, RecursionError) as e:
@@ -209,7 +209,7 @@ def _unknown(why: str) -> Release:
     return Release("?", "example", FEDERATION, "server", NonPrivate(why), ((0, 0),))
 
 
-def _metrics(file: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+def _metrics(file: Path, problems: list[str]) -> Iterator[Json]:
     for n, text in _whole_lines(file, problems):
         try:
             line, wrong = line_of(text)
@@ -255,12 +255,12 @@ def _class_names(data: Any, stated: Any) -> tuple[str, ...]:
         return ()
 
 
-def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+def _table(config: Json, name: str) -> Json:
     found = config.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def of_this_package(raw: dict[str, Any]) -> bool:
+def of_this_package(raw: Json) -> bool:
     """Tell whether a method's settings are of a method of this package, and name no code."""
     name = raw.get("name")
     return isinstance(name, str) and name in METHODS and not names_code(raw)
@@ -273,13 +273,13 @@ def names_code(raw: Any) -> bool:
     return isinstance(raw, str) and registry.names_code(raw)
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: Json, prefix: str = "") -> Json:
     """Return a configuration without nesting.
 
     >>> flat({"seed": 1, "method": {"name": "fedavg", "sgd": {"lr": 0.1}}})
     {'seed': 1, 'method.name': 'fedavg', 'method.sgd.lr': 0.1}
     """
-    found: dict[str, Any] = {}
+    found: Json = {}
     for key, value in config.items():
         deeper = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
         found |= deeper or {prefix + key: value}
