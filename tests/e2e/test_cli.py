@@ -15,6 +15,7 @@ import pytest
 
 from tacit.cli import listings, main, runs
 from tacit.cli.main import COMMANDS, call
+from tacit.cli.progress import Lines
 from tacit.experiment.rundir import RunDir
 
 Printed = Callable[..., str]
@@ -254,7 +255,7 @@ def test_interrupted(
     """
     printed("run", "fedavg", *FEW, "--out", "two")
 
-    class Impatient(runs.watcher("").__class__):  # type: ignore[misc]
+    class Impatient(Lines):
         def answered(self, done: int, of: int) -> None:
             if self.seen == 2:
                 raise KeyboardInterrupt
@@ -265,7 +266,7 @@ def test_interrupted(
         seen: object = 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "watcher", Impatient)
+        patch.setattr(runs, "watcher", lambda label, track: Impatient(label))
         assert call(["run", "fedavg", "--rounds", "3", *SERIAL, "--out", "run"]) == 130
     assert "tacit resume" in capsys.readouterr().err
     assert (tmp_path / "run/model.safetensors").read_bytes() == (
