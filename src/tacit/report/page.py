@@ -22,12 +22,13 @@ import tacit
 from tacit import codec
 from tacit.core import BadInput, Json
 from tacit.methods.spec import method_from
-from tacit.privacy import show_epsilon
+from tacit.privacy import rounded_down, show_epsilon
+from tacit.report.audits import read_audits
 from tacit.report.conclusions import guarantee
 from tacit.report.figures import METRICS, Figure, figures
 from tacit.report.holdings import holdings_of
-from tacit.report.reading import RunFacts, flat, of_this_package, read_all
-from tacit.report.synthetic import synthetic_of
+from tacit.report.reading import RunFacts, flat, holds_runs, of_this_package, read_all
+from tacit.report.synthetic import synthetic_in, synthetic_of
 from tacit.report.tables import spread
 from tacit.report.words import in_words, learnt
 
@@ -63,8 +64,11 @@ def write_report(
     """
     file = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))
     title = ", ".join(folder.resolve().name for folder in folders[:3])
-    runs = read_all(folders)
-    text = whole_page(title, runs, metric or runs[0].metric)
+    made = {folder: synthetic_in(folder) for folder in folders}
+    runs = read_all([folder for folder in folders if not made[folder] or holds_runs(folder)])
+    beside = [*folders, *(inside for each in made.values() for inside in each)]
+    shown = metric or (runs[0].metric if runs else "accuracy")
+    text = whole_page(title, runs, shown, beside=beside)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         codec.write_atomically(file, text.encode())
@@ -74,11 +78,23 @@ def write_report(
 
 
 def whole_page(
-    title: str, runs: Sequence[RunFacts], metric: str = "accuracy", live: str = ""
+    title: str,
+    runs: Sequence[RunFacts],
+    metric: str = "accuracy",
+    live: str = "",
+    beside: Sequence[Path] = (),
 ) -> str:
-    """Return the page; ``live`` is where a page that follows its runs asks for news."""
+    """Return the page.
+
+    Args:
+        title: what it is called
+        runs: what it is about
+        metric: what tables and pictures show
+        live: where a page that follows its runs asks for news
+        beside: other folders whose synthetic sets and audits are shown
+    """
     drawn = figures(runs, holdings_of(runs), metric)
-    return frame(title, body(runs, drawn, metric), drawn, live=live)
+    return frame(title, body(runs, drawn, metric, beside), drawn, live=live)
 
 
 def frame(
@@ -97,8 +113,14 @@ def frame(
     return text
 
 
-def body(runs: Sequence[RunFacts], drawn: Sequence[Figure], metric: str = "accuracy") -> str:
+def body(
+    runs: Sequence[RunFacts],
+    drawn: Sequence[Figure],
+    metric: str = "accuracy",
+    beside: Sequence[Path] = (),
+) -> str:
     """Return what the page shows of the runs, without what stays the same while they go on."""
+    places = list(dict.fromkeys([*beside, *(run.folder for run in runs)]))
     text: str = template("body.html").render(
         runs=runs,
         cards=cards(runs, metric),
@@ -107,7 +129,8 @@ def body(runs: Sequence[RunFacts], drawn: Sequence[Figure], metric: str = "accur
         detailed=[details(run) for run in runs[:DETAILED]],
         more=len(runs) - DETAILED,
         problems=[(run.folder.name, said) for run in runs for said in run.problems[:5]],
-        samples=[made for run in runs[:DETAILED] if (made := synthetic_of(run.folder))],
+        samples=[made for folder in places if (made := synthetic_of(folder))][:DETAILED],
+        audits=[audited for folder in places if (audited := _audited(folder)).rows],
     )
     return text
 
@@ -202,6 +225,29 @@ def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
         f"round {run.done} of {run.rounds or '?'}",
         "state": ", ".join(sorted({state(each) for each in runs})),
     }
+
+
+def _audited(folder: Path) -> Table:
+    """Return what attacks on what is in a folder have found."""
+    head = ["what was attacked", "members", "others", "AUC", "advantage %", "TPR at 1 % FPR"]
+    rows = [
+        [
+            Cell(audit.attacked, audit.attacked),
+            Cell(f"{audit.members}", audit.members),
+            Cell(f"{audit.others}", audit.others),
+            Cell(f"{audit.auc:.3f}", audit.auc),
+            _share(audit.advantage),
+            _share(audit.true_positives_at_1_percent),
+            _at_least(audit.epsilon_at_least),
+        ]
+        for audit in read_audits(folder)
+    ]
+    return Table(f"attacks on {folder.resolve().name}", [*head, "eps at least"], rows)
+
+
+def _at_least(epsilon: float | None) -> Cell:
+    """Return a lower bound, which is rounded down."""
+    return Cell("-", -1.0) if epsilon is None else Cell(rounded_down(epsilon, 3), epsilon)
 
 
 def state(run: RunFacts) -> str:

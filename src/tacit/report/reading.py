@@ -173,6 +173,14 @@ def runs_in(folder: Path) -> list[Path]:
     return inside + deeper
 
 
+def holds_runs(folder: Path) -> bool:
+    """Tell whether a folder is a run directory, or holds any."""
+    try:
+        return bool(runs_in(folder))
+    except BadInput:
+        return False
+
+
 def read_run(folder: Path) -> RunFacts:
     """Read one run; what cannot be read is named among its problems."""
     problems: list[str] = []

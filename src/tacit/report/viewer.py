@@ -25,7 +25,8 @@ from tacit.report.page import body, frame, percent, state, template, whole_page
 from tacit.report.reading import MOST_RUNS, RunFacts, read_run, with_labels
 
 SELECTED = 50  # runs in one report
-READ = ("config.toml", "metrics.jsonl", "ledger.jsonl", "about.json", "sites.json", "checkpoint")
+STAMPED = ("config.toml", "metrics.jsonl", "ledger.jsonl", "about.json", "sites.json", "audit.json")
+READ = (*STAMPED, "certificate.json", "sheet.png", "checkpoint")
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -95,7 +96,7 @@ class Runs:
 
 
 def _stamp_of(run: Path) -> str:
-    names = (*READ[:5], "checkpoint/open")
+    names = (*STAMPED, "checkpoint/open")
     return " ".join(f"{_changed(run / name)}:{_size(run / name)}" for name in names)
 
 

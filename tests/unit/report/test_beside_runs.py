@@ -1,0 +1,86 @@
+"""A report shows synthetic sets and what attacks have found, beside runs or alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rundirs import write_run
+
+from tacit.attacks import from_scores
+from tacit.core import BadInput
+from tacit.report.audits import Audit, audit_of, read_audits, write_audits
+from tacit.report.page import write_report
+
+# of four members and four others; the attack finds two members before it suspects anybody else
+OUTCOME = from_scores([9, 8, 3, 2], [7, 4, 1, 0])
+
+
+def write_synthetic(folder, **more):
+    said = {"samples": 12, "data": "digits<b>", "why": "Gaussian(z = 4)"}
+    said |= {"epsilon": {"zero-out": 0.9991, "replace": "inf"}} | more
+    folder.mkdir(parents=True)
+    (folder / "certificate.json").write_text(json.dumps(said))
+    (folder / "sheet.png").write_bytes(b"\x89PNG and more")
+    return folder
+
+
+def text_of(*folders):
+    return write_report(folders, folders[0] / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_synthetic_set_alone_is_shown(tmp_path):
+    page = text_of(write_synthetic(tmp_path / "synth"))
+    assert "12 samples of digits&lt;b&gt;" in page
+    assert "1 (zero-out), inf (replace)" in page  # rounded up
+    assert "data:image/png;base64," in page
+    assert "Run by run" not in page
+
+
+def test_synthetic_sets_are_shown_beside_runs_and_found_in_a_folder(tmp_path):
+    write_synthetic(tmp_path / "all" / "synth")
+    assert "12 samples" in text_of(tmp_path / "all")
+    write_run(tmp_path / "all" / "run")
+    page = text_of(tmp_path / "all")
+    assert "12 samples" in page
+    assert "Run by run" in page
+
+
+@pytest.mark.parametrize("epsilon", [{}, {"zero-out": -1}, {"zero-out": "nan"}, [1], {"a": "x"}])
+def test_a_certificate_that_certifies_nothing_is_not_shown(tmp_path, epsilon):
+    assert "samples of" not in text_of(write_synthetic(tmp_path / "synth", epsilon=epsilon))
+
+
+def test_what_an_attack_has_found_is_written_and_read_again(tmp_path):
+    audit = audit_of(OUTCOME, "membership", epsilon_at_least=0.5)
+    # 12 of 16 pairs are in the right order; 2 of 4 members are found without a false alarm
+    assert audit == Audit("membership", 4, 4, 12 / 16, 0.5, 0.5, 0.5)
+    write_audits(tmp_path, audit, audit_of(OUTCOME, "<i>again</i>"))
+    assert [each.attacked for each in read_audits(tmp_path)] == ["membership", "<i>again</i>"]
+    with pytest.raises(BadInput, match="epsilon_at_least = -1"):
+        audit_of(OUTCOME, "membership", epsilon_at_least=-1)
+
+
+def test_the_report_shows_it_of_a_run_and_of_a_comparison(tmp_path):
+    run = write_run(tmp_path / "study" / "run")
+    write_audits(run, audit_of(OUTCOME, "of the run", epsilon_at_least=2.459))
+    write_audits(tmp_path / "study", audit_of(OUTCOME, "<i>of all</i>"))
+    page = text_of(tmp_path / "study")
+    assert ">of the run<" in page
+    assert "&lt;i&gt;of all&lt;/i&gt;" in page
+    assert ">2.45<" in page  # a lower bound is rounded down
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"auc": 2}, {"auc": "nan"}, {"members": -3}, {"members": 1.5}, {"attacked": []},
+     {"epsilon_at_least": "x"}, {"more": 1}],
+)  # fmt: skip
+def test_what_is_not_of_the_format_is_left_out(tmp_path, wrong):
+    write_audits(tmp_path, audit_of(OUTCOME, "membership"))
+    said = json.loads((tmp_path / "audit.json").read_text())
+    said["attacks"] += [said["attacks"][0] | wrong, 3, None]
+    (tmp_path / "audit.json").write_text(json.dumps(said))
+    assert len(read_audits(tmp_path)) == 1
+    (tmp_path / "audit.json").write_text("[" * 100_000)
+    assert read_audits(tmp_path) == []
