@@ -29,8 +29,7 @@ def server(tmp_path):
 
 def test_a_run_is_followed_while_it_goes_on(server, tmp_path, opened):
     page = opened(f"{server.address}report?run=going")
-    page.until(DRAWN)
-    assert page.js(POINTS) == 2
+    page.until(f"{DRAWN} && {POINTS} === 2")
     page.js("document.querySelector('details').open = false")
     add_round(tmp_path / "going", 3)
     page.until(f"{POINTS} === 3")
@@ -43,7 +42,16 @@ def test_runs_are_chosen_from_a_list_and_compared(server, opened):
     page = opened(server.address)
     assert page.js("document.querySelectorAll('tbody tr').length") == 2
     page.js("document.querySelectorAll('input').forEach(box => box.click())")
+    assert page.js("document.querySelectorAll('input:checked').length") == 2
     page.js("setTimeout(() => document.querySelector('[type=submit]').click()) && 1")
-    page.until(f"location.pathname === '/report' && {DRAWN}")
-    assert page.js(POINTS) == 2 + 3
+    page.until(f"location.pathname === '/report' && {DRAWN} && {POINTS} === 2 + 3")
+    assert page.errors() == []
+
+
+def test_a_list_that_is_renewed_keeps_what_was_chosen(server, tmp_path, opened):
+    page = opened(server.address)
+    page.js("document.querySelector('input[value=going]').click()")
+    add_round(tmp_path / "going", 3)
+    page.until("document.querySelector('main').textContent.includes('3 of 9')")
+    assert page.js("document.querySelector('input:checked').value") == "going"
     assert page.errors() == []

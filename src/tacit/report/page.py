@@ -82,6 +82,7 @@ def whole_page(
     runs: Sequence[RunFacts],
     metric: str = "accuracy",
     live: str = "",
+    stamp: str = "",
     beside: Sequence[Path] = (),
 ) -> str:
     """Return the page.
@@ -91,14 +92,22 @@ def whole_page(
         runs: what it is about
         metric: what tables and pictures show
         live: where a page that follows its runs asks for news
+        stamp: of the state that it shows, so that it asks for what came since
         beside: other folders whose synthetic sets and audits are shown
     """
     drawn = figures(runs, holdings_of(runs), metric)
-    return frame(title, body(runs, drawn, metric, beside), drawn, live=live)
+    content = body(runs, drawn, metric, beside)
+    return frame(title, content, drawn, live=live, stamp=stamp, draws=bool(drawn or live))
 
 
 def frame(
-    title: str, content: str, drawn: Sequence[Figure], *, live: str = "", draws: bool = True
+    title: str,
+    content: str,
+    drawn: Sequence[Figure],
+    *,
+    live: str = "",
+    stamp: str = "",
+    draws: bool = True,
 ) -> str:
     """Return a page with our own HTML in it; ``draws`` brings what draws figures."""
     text: str = template("page.html").render(
@@ -109,6 +118,7 @@ def frame(
         style=Markup((ASSETS / "report.css").read_text(encoding="utf-8")),
         scripts=[script(name) for name in (SCRIPTS if draws else SCRIPTS[-1:])],
         live=live,
+        stamp=stamp,
     )
     return text
 

@@ -122,6 +122,7 @@ def listing(runs: Runs) -> str:
             "method": run.method,
             "accuracy": percent(run.final.get("accuracy")),
             "epsilon": show_epsilon(run.spent),
+            "done": run.done,
             "rounds": f"{run.done} of {run.rounds or '?'}",
             "state": state(run),
             "address": "/report?" + urlencode({"run": name}),
@@ -137,13 +138,15 @@ def answer(runs: Runs, address: str) -> tuple[str, str]:
     parts = urlsplit(address)
     asked = parse_qs(parts.query, max_num_fields=2 * SELECTED)
     chosen, stamp = asked.get("run", []), asked.get("stamp", [""])[0]
+    # the stamp comes before what it is of: what changes meanwhile is told again, never left out
     if parts.path == "/":
-        title = f"Runs in {runs.root.resolve().name}"
-        return "text/html", frame(title, listing(runs), [], live="/news?all=1", draws=False)
+        title, now = f"Runs in {runs.root.resolve().name}", runs.stamp(list(runs.names()))
+        page = frame(title, listing(runs), [], live="/news?all=1", stamp=now, draws=False)
+        return "text/html", page
     if parts.path == "/report":
-        live = "/news?" + urlencode({"run": chosen}, doseq=True)
+        live, now = "/news?" + urlencode({"run": chosen}, doseq=True), runs.stamp(chosen)
         found = runs.read(chosen)
-        return "text/html", whole_page(", ".join(chosen[:3]), found, found[0].metric, live)
+        return "text/html", whole_page(", ".join(chosen[:3]), found, found[0].metric, live, now)
     if parts.path == "/news":
         return "application/json", json.dumps(_news(runs, chosen, stamp))
     raise NotThere

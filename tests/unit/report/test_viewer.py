@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 from urllib.parse import quote
 
@@ -128,6 +129,16 @@ def test_news_come_once(root, ask):
         for news in (first, later)
     )
     assert (len(before), len(after)) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("page", "news"), [("/", "/news?all=1"), ("/report?run=one", "/news?run=one")]
+)
+def test_a_page_knows_what_it_shows_and_asks_only_for_what_came_since(root, ask, page, news):
+    (stamp,) = re.findall(r'data-stamp="(\w+)"', ask(page)[1])
+    assert json.loads(ask(f"{news}&stamp={stamp}")[1]) == {"stamp": stamp}
+    add_round(root / "one", 3)
+    assert json.loads(ask(f"{news}&stamp={stamp}")[1])["stamp"] != stamp
 
 
 def test_it_writes_nothing(root, ask):

@@ -109,5 +109,5 @@
   }
 
   theme(dark.matches ? "dark" : "light", false);
-  drawAll().then(() => { if (document.body.dataset.live) follow(document.body.dataset.live, ""); });
+  drawAll().then(() => { if (document.body.dataset.live) follow(document.body.dataset.live, document.body.dataset.stamp); });
 })();
