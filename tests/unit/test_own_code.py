@@ -1,23 +1,31 @@
 """Networks, splits and data sets of the user's own: one way of naming them, and what is refused."""
 
+import math
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import tacit
 from tacit import codec, methods
-from tacit.core import BadInput, own_code
+from tacit.cli.main import call
+from tacit.core import BadInput, Params, own_code
 from tacit.core.registry import Registry, names_code
 from tacit.data import load
 from tacit.data.federated import federate
 from tacit.data.splits import SPLITS, _schemes
 from tacit.experiment.rundir import RunDir
 from tacit.methods import METHODS
+from tacit.methods.spec import as_method
 from tacit.models import MODELS, build
 from tacit.synthesis.features import FEATURES, encoder
+from tacit.testing import findings, small
+from tacit.testing.claims import claims_hold
+from tacit.testing.world import Sandbox
 
 MINE = """
 import numpy as np
@@ -186,14 +194,14 @@ def test_installed_things_are_known_by_the_names_of_their_entry_points(installed
     )
     assert done.final["round"] == 1
     assert encoder("our-features", (1, 8, 8))(torch.rand(2, 1, 8, 8)).shape == (2, 64)
-    for call in (
+    for wrong in (
         lambda: build("our-modles", (4,), 3, 0),
         lambda: federate(load("digits"), "our-split", clients=2, seed=0),
         lambda: encoder("our-feature", (1, 8, 8)),
         lambda: load("our-dat"),
     ):
         with pytest.raises(BadInput, match="did you mean 'our-"):
-            call()
+            wrong()
 
 
 def test_features_of_ones_own_are_named_like_everything_else(mine, tmp_path):
@@ -236,3 +244,55 @@ def test_a_new_file_is_all_that_a_split_needs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = Registry("split", group="none", package="fake_splits", found=_schemes)
     assert found["halves"].about == "as iid"
+
+
+# ---- a mechanism, as docs/own-code.md has it
+
+
+@pytest.fixture
+def documented(tmp_path, monkeypatch):
+    """Write the page's method with a rule of its own into a file, changed or not; return its word.
+
+    Changed means that a text of it, which occurs once, is another one.
+    """
+    page = (Path(__file__).parents[2] / "docs/own-code.md").read_text()
+    source = page.split("## A mechanism\n")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, old="", new=""):
+        assert not old or source.count(old) == 1
+        (tmp_path / f"{name}.py").write_text(source.replace(old, new) if old else source)
+        return f"{name}.py:ByLayer"
+
+    return write
+
+
+def test_a_rule_of_ones_own_spends_what_is_predicted(documented, tmp_path, capsys):
+    word = documented("bylayer")
+    small = ["--rounds", "2", "--clients", "3", "--model", "logistic"]
+    assert call(["privacy", word, *small]) == 0
+    assert "its guarantee: eps 4 for one client" in capsys.readouterr().out
+    assert call(["run", word, *small, "--engine", "serial", "--out", "run"]) == 0
+    assert "eps 4 for one client" in capsys.readouterr().out
+    done = tacit.resume(tmp_path / "run")
+    assert done.spent == pytest.approx(4, rel=1e-3)
+
+
+def test_layers_are_clipped_to_their_shares(documented):
+    Layers = own_code.load(documented("bylayers").replace("ByLayer", "Layers"), "method")
+    dx = Params({"a": torch.tensor([30.0, 40.0]), "b": torch.tensor([0.0, 0.3])})
+    me = Mock(noise="os", round=0, id="0")
+    sent = Layers(clip=math.sqrt(2), z=0.0).send(me, dx)  # two layers: at most 1 each
+    assert torch.allclose(sent["a"], torch.tensor([0.6, 0.8]))
+    assert torch.allclose(sent["b"], torch.tensor([0.0, 0.3]))
+
+
+def test_check_method_passes_a_rule_of_ones_own(documented):
+    assert findings(documented("bylayer_kept")) == []
+
+
+def test_a_rule_that_predicts_less_than_it_spends_is_found(documented, tmp_path):
+    word = documented("bylayer_less", 'gaussian_line("layers", self.z', 'gaussian_line("layers", 9')
+    with closing(Sandbox(tmp_path / "sandbox")) as sandbox:
+        (found,) = claims_hold(sandbox, small(as_method(word)))
+    assert "more than" in found
