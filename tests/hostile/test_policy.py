@@ -187,3 +187,13 @@ def test_an_open_method_has_no_bound_and_says_so():
     assert "without any bound on epsilon" in policy.words()
     assert "DP-SGD" not in policy.words()
     assert "anything" in ANYTHING.words()
+
+
+def test_the_model_of_the_last_round_may_be_measured_and_not_trained_on():
+    """What was trained in the last round that was agreed to is asked about after that round."""
+    policy = from_experiment(SEEN, X, 12)
+    policy.allows(tally(x=X), 3)
+    with pytest.raises(Refused, match="policy: round 4: at most 3"):
+        policy.allows(train(x=X, sgd=PRIVATE), 3)
+    with pytest.raises(Refused, match="policy: round 5: at most 3"):
+        policy.allows(tally(x=X), 4)

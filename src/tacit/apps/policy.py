@@ -74,9 +74,11 @@ class Policy:
         """Refuse a call that is not within this policy, by the name of what is not."""
         if self.open:
             return
-        if not 0 <= round < self.rounds:
+        at = Task.registry[call.task].at
+        # a model is measured when its round has ended
+        if not 0 <= round < self.rounds + (at == "measure"):
             raise Refused(f"policy: round {round + 1}: at most {self.rounds:g} were agreed to")
-        if Task.registry[call.task].at == "client" and call.task not in self.tasks:
+        if at == "client" and call.task not in self.tasks:
             raise Refused(f"policy: task = {call.task!r}: not one of {', '.join(self.methods)}")
         for owner, name, value in leaves(dict(call.args)):
             if owner is not None and issubclass(owner, Method) and owner not in self.classes:

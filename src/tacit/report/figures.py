@@ -282,7 +282,7 @@ def per_client(runs: Sequence[RunFacts]) -> Figure:
         "height": {"step": 28},
     }
     title = "Accuracy of single clients"
-    note = f"A mark for each client, on its own test data, after the last round.{said}"
+    note = f"A mark for each client, on its own test data, when last evaluated.{said}"
     return Figure("clients", title, note, ["method", "run", "client", "accuracy"], rows, spec)
 
 
@@ -308,7 +308,7 @@ def per_class(runs: Sequence[RunFacts]) -> Figure:
         list(dict.fromkeys(row[0] for row in rows)),
         ".0%",
     )
-    note = "After the last round, the mean over repeats; darker is better."
+    note = "When last evaluated, the mean over repeats; darker is better."
     return Figure(
         "classes", "Accuracy of each class", note, ["method", "class", "accuracy"], rows, spec
     )
@@ -374,8 +374,17 @@ def failures(runs: Sequence[RunFacts]) -> Figure:
     spec = {
         "mark": {"type": "bar", "tooltip": True},
         "encoding": {
-            "x": {"field": "round", "type": "quantitative", "axis": {"tickMinStep": 1}},
-            "y": {"field": "failed", "type": "quantitative", "axis": {"tickMinStep": 1}},
+            "x": {
+                "field": "round",
+                "type": "quantitative",
+                "scale": {"domain": [0, max((run.done for run in runs), default=0) + 1]},
+                "axis": {"tickMinStep": 1, "format": "d"},
+            },
+            "y": {
+                "field": "failed",
+                "type": "quantitative",
+                "axis": {"tickMinStep": 1, "format": "d"},
+            },
             "color": _colour(runs),
         },
         "height": 200,

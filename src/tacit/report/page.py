@@ -227,7 +227,7 @@ def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
     return {
         "what": what,
         "value": f"{spread(values)} %" if values else "-",
-        "metric": METRICS[metric] + repeats,
+        "metric": METRICS[metric] + repeats + _when(runs),
         "epsilon": show_epsilon(spent),
         "said": said.removeprefix(f"eps {show_epsilon(spent)} "),
         "why": run.why,
@@ -235,6 +235,14 @@ def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
         f"round {run.done} of {run.rounds or '?'}",
         "state": ", ".join(sorted({state(each) for each in runs})),
     }
+
+
+def _when(runs: Sequence[RunFacts]) -> str:
+    """Say after which round the figure was measured, where that was not the last."""
+    early = sorted(
+        {run.final["round"] for run in runs if run.final and run.final["round"] < run.done}
+    )
+    return f", after round {' and '.join(map(str, early))}" if early else ""
 
 
 def _audited(folder: Path) -> Table:

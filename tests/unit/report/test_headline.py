@@ -5,7 +5,7 @@ import json
 from rundirs import write_run
 
 from tacit.report.page import cards
-from tacit.report.reading import read_all
+from tacit.report.reading import read_all, read_run
 
 
 def with_accuracy(folder, accuracy, **how):
@@ -24,3 +24,12 @@ def test_the_mean_of_repeats_counts(tmp_path):
     assert best["value"] == "80.0 \u00b1 0.0 %"
     assert private["what"] == "best with a guarantee: dp_fedavg"
     assert "mean of 2 seeds" in private["metric"]
+
+
+def test_a_figure_of_an_earlier_round_says_so(tmp_path):
+    run = write_run(tmp_path / "run", rounds=4)
+    assert "after round" not in cards([read_run(run)], "accuracy")[0]["metric"]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) | {"accuracy": None, "loss": None}  # nobody answered
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    assert cards([read_run(run)], "accuracy")[0]["metric"] == "test accuracy, after round 3"
