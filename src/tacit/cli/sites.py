@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tacit.site")
 
-KEYS_HELP = """usage: tacit keys COMMAND ...
-
-  tacit keys init DIR [HOST ...]      an authority and a server certificate for these host names
-  tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR
-                                      (default: here)
-  tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
-  tacit keys remove DIR NAME          and no longer, from this moment on
-  tacit keys revoke DIR NAME          the same, and its key can never be registered again
-  tacit keys renew DIR                a new server key and certificate, which last 90 days
-  tacit keys list DIR                 who may connect
+KEYS_HELP = """\
+usage: tacit keys init DIR [HOST ...]      an authority, and a server certificate for these hosts
+       tacit keys new NAME [DIR]           at a site: its key pair, NAME.key and NAME.pub, in DIR
+                                           (default: here)
+       tacit keys add DIR NAME FILE.pub    let the owner of this key connect as NAME
+       tacit keys remove DIR NAME          and no longer, from this moment on
+       tacit keys revoke DIR NAME          the same, and its key can never be registered again
+       tacit keys renew DIR                a new server key and certificate, which last 90 days
+       tacit keys list DIR                 who may connect
 
 DIR is the coordinator's folder of keys. A site gets DIR/ca.crt from it, makes its own key, and
 hands out NAME.pub only.
