@@ -1,13 +1,13 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sandbox import Sandbox
 
 from tacit.engines import client_host
 
 # how long an example takes says how busy the machine is, not whether the code is right
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 

@@ -6,6 +6,7 @@ import pytest
 from sandbox import small
 
 from tacit import privacy
+from tacit.experiment.calibration import calibrated
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
@@ -22,6 +23,7 @@ KINDS = {
     "nbafl": {},
     "udp": {},
     "dp_fedavg": {"q": 1.0},
+    "cl_fl": {},
     "cuag example": {"local": LOCAL},
     "cuag client": {"local": LOCAL, "unit": "client"},
     "cuag harmonic": {"local": LOCAL, "unit": "client", "schedule": "harmonic"},
@@ -35,6 +37,7 @@ KINDS = {
 
 def spent(method, sandbox):
     """Return the epsilon of a run, for the unit and the observer that the method speaks of."""
+    method = calibrated(method, sandbox.federation(method).sizes(), DELTA, 0)
     engine = sandbox.serial(method)
     drive(method, engine, method.init(sandbox.x0))
     unit, observer = method.protects
