@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -66,13 +68,29 @@ def test_examples_fit_on_a_page(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
 
 
+def shown_by(cell: str, here: dict[str, Any]) -> Any:
+    """Run a cell and return what a notebook would show below it."""
+    tree = ast.parse(cell)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "04_notebook.ipynb", "exec"), here)
+    assert last is None or isinstance(last, ast.Expr)
+    return last and eval(compile(ast.Expression(last.value), "04_notebook.ipynb", "eval"), here)
+
+
 def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     cells = json.loads((EXAMPLES / "04_notebook.ipynb").read_text(encoding="utf-8"))["cells"]
-    source = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-    here: dict[str, object] = {"__name__": "notebook"}
-    exec(compile(source, "04_notebook.ipynb", "exec"), here)
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    here: dict[str, Any] = {"__name__": "notebook"}
+    shown = {source.split()[0]: shown_by(source, here) for source in sources}
     out = capsys.readouterr().out
     assert re.search(r"fedavg:rounds=3 \['[\d.]+%'\] eps inf", out)
     [(_, eps)] = figures(out)
     assert eps == pytest.approx(8, abs=0.05)
     assert all(not c["outputs"] for c in cells if c["cell_type"] == "code"), "kept without outputs"
+    table = shown["both"]._repr_html_()
+    assert re.findall(r"<tr><td>(\w+):rounds=3</td>", table) == ["fedavg", "scaffold"]
+    [axes] = shown["both.plot()"].axes
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[1, 2, 3]] * 2
+    assert shown["both.plot()"]._repr_png_().startswith(b"\x89PNG"), "without pyplot"
+    assert list(shown["private.history"]["round"]) == [1, 2, 3]
+    assert list(shown["private.history"]["spent"])[-1] == pytest.approx(8, abs=0.05)

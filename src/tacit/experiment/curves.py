@@ -19,10 +19,11 @@ def over_rounds(
     runs: Mapping[str, Sequence[Run]], title: str = "", metric: str = "accuracy"
 ) -> Any:
     """Return a figure of a metric over rounds, one line per name with a band of one deviation."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    from tacit.experiment.shown_figure import ShownFigure  # matplotlib takes a while
+
+    figure = ShownFigure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for label, repeats in runs.items():
         curves = [
