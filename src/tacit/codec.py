@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+import math
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from safetensors.torch import save_file as save_tensors_as
 from torch import Tensor
 
 from tacit.core import BadInput, Damaged, Params, PublicFloat, PublicInt
+from tacit.core.files import atomically
 from tacit.core.files import remove_parts as remove_parts
 from tacit.core.files import write_atomically as write_atomically
 from tacit.core.own_code import trusted, wire_name
@@ -29,33 +38,56 @@ from tacit.core.own_code import trusted, wire_name
 DEPTH = 64  # of values within values
 DIGITS = 40  # of a whole number
 LONGEST = 1 << 28  # characters of a skeleton; a peer's are held to fewer
+ALIGN = 64  # bytes: where the numbers of a stored blob begin
+KINDS = {  # of numbers that a stored blob may hold
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
 
 
 def encode(obj: object) -> tuple[str, dict[str, Tensor]]:
     """Return a JSON skeleton and the tensors it points to."""
     tensors: dict[str, Tensor] = {}
+    return json.dumps(_skeleton(obj, tensors)), tensors
 
-    def go(o: object) -> Any:
-        if o is None or isinstance(o, bool | int | float | str):
-            return o
-        if isinstance(o, Tensor):
-            tensors[key := f"{len(tensors):06d}"] = o.detach()
-            return {"$": "tensor", "key": key}
-        if isinstance(o, dict):
-            items = {_name(k): go(v) for k, v in o.items()}
-            return (
-                {"$": "params", "items": items, "released": o.released}
-                if isinstance(o, Params)
-                else {"$": "dict", "items": items}
-            )
-        if isinstance(o, list | tuple):
-            return {"$": type(o).__name__, "items": [go(v) for v in o]}
-        if is_dataclass(o) and trusted(module := wire_name(type(o).__module__)):
-            name = f"{module}:{type(o).__qualname__}"
-            return {"$": name, "items": {f.name: go(getattr(o, f.name)) for f in fields(o)}}
-        raise TypeError(f"cannot send a {type(o).__qualname__}")
 
-    return json.dumps(go(obj)), tensors
+def _skeleton(o: object, tensors: dict[str, Tensor]) -> Any:
+    """Return what JSON can hold, and add tensors to those that it points to.
+
+    Not a function within :func:`encode`: one that calls itself would keep all tensors in memory
+    until the next collection of garbage.
+    """
+    if o is None or isinstance(o, bool | int | float | str):
+        return o
+    if isinstance(o, Tensor):
+        tensors[key := f"{len(tensors):06d}"] = o.detach()
+        return {"$": "tensor", "key": key}
+    if isinstance(o, dict):
+        items = {_name(k): _skeleton(v, tensors) for k, v in o.items()}
+        return (
+            {"$": "params", "items": items, "released": o.released}
+            if isinstance(o, Params)
+            else {"$": "dict", "items": items}
+        )
+    if isinstance(o, list | tuple):
+        return {"$": type(o).__name__, "items": [_skeleton(v, tensors) for v in o]}
+    if is_dataclass(o) and trusted(module := wire_name(type(o).__module__)):
+        name = f"{module}:{type(o).__qualname__}"
+        values = {f.name: _skeleton(getattr(o, f.name), tensors) for f in fields(o)}
+        return {"$": name, "items": values}
+    raise TypeError(f"cannot send a {type(o).__qualname__}")
 
 
 def _name(key: object) -> str:
@@ -164,13 +196,72 @@ def pack(obj: object) -> bytes:
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        k: v.to("cpu", copy=True, memory_format=torch.contiguous_format) for k, v in tensors.items()
-    }
+    """Return tensors that lie in memory as in a file; what does already is not copied."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for key, value in tensors.items():
+        v = value.to("cpu", memory_format=torch.contiguous_format)
+        # safetensors takes no two tensors with memory in common
+        whole = v.untyped_storage().nbytes() == v.nbytes and not v.is_conj() and not v.is_neg()
+        if not (whole and v.is_contiguous()) or v.data_ptr() in seen:
+            v = value.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        seen.add(v.data_ptr())
+        plain[key] = v
+    return plain
+
+
+class Stored:
+    """A packed object in a file, for as long as somebody holds this: too large to be in memory.
+
+    The file has no name, so it is gone with its last holder, however that ends. What is unpacked
+    of it takes memory only where it is looked at, and only for as long as it is held. Whoever
+    writes to its tensors changes them for all.
+    """
+
+    def __init__(self, source: BinaryIO, folder: Path, longest: int = LONGEST) -> None:
+        """Take what follows in a source; :class:`BadInput` if that is not a packed object."""
+        size = int.from_bytes(source.read(8), "little")
+        text = source.read(min(size, _most(longest) + 1))
+        with _refusing():
+            self.about: dict[str, Any] = parse_json(text, _most(longest))
+        # blanks at its end are allowed, and have the numbers begin where they are read fastest
+        text += b" " * (-(8 + len(text)) % ALIGN)
+        self._start = 8 + len(text)
+        with tempfile.NamedTemporaryFile(dir=folder) as named:
+            named.write(len(text).to_bytes(8, "little") + text)
+            shutil.copyfileobj(source, named, 1 << 20)
+            named.flush()
+            self._size = 8 + size + named.tell() - self._start
+            with _refusing(), safe_open(named.name, framework="pt"):
+                pass  # every place and size has been looked at
+            self._file = os.open(named.name, os.O_RDWR)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        """Return how many bytes came."""
+        return self._size
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return its tensors, whose numbers are read when they are looked at."""
+        whole = mmap.mmap(self._file, 0)
+        return {k: self._tensor(whole, v) for k, v in self.about.items() if k != "__metadata__"}
+
+    def _tensor(self, whole: mmap.mmap, about: dict[str, Any]) -> Tensor:
+        kind, shape, (start, end) = KINDS[about["dtype"]], about["shape"], about["data_offsets"]
+        count = math.prod(shape)
+        if count * kind.itemsize != end - start or (self._start + start) % kind.itemsize:
+            raise BadInput("message: a tensor that is not where it should be")
+        if not count:
+            return torch.empty(shape, dtype=kind)
+        at = self._start + start
+        return torch.frombuffer(whole, dtype=kind, count=count, offset=at).reshape(shape)
+
+
+Blob = bytes | Stored  # a packed object
 
 
 def unpack(
-    blob: bytes,
+    blob: Blob,
     *,
     known: bool = False,
     longest: int = LONGEST,
@@ -182,22 +273,33 @@ def unpack(
     :func:`decode`.
     """
     meta, tensors = _opened(blob, longest)
-    try:
+    with _refusing():
         return decode(meta["json"], tensors, known=known, longest=longest, only=only)
-    except json.JSONDecodeError as e:
-        raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
-    except (KeyError, TypeError, AttributeError, OverflowError) as e:
-        raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
 
 
-def _opened(blob: bytes, longest: int = LONGEST) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _opened(blob: Blob, longest: int = LONGEST) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return what a blob says of itself, and its tensors."""
+    with _refusing():
+        if isinstance(blob, Stored):
+            about = blob.about
+        else:
+            size, most = int.from_bytes(blob[:8], "little"), _most(longest)
+            about = parse_json(blob[8 : 8 + min(size, most + 1)], most)
+        meta = about["__metadata__"]
+        found = {"json": meta["json"], "seal": meta.get("seal", "")}
+        return found, blob.tensors() if isinstance(blob, Stored) else load_tensors(blob)
+
+
+def _most(longest: int) -> int:
+    """Return how much a blob may say of itself: a skeleton, quoted, and what each tensor is."""
+    return 3 * longest
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse what is damaged or foreign, in one line."""
     try:
-        size = int.from_bytes(blob[:8], "little")
-        # a skeleton is quoted in there, and every tensor is described
-        text = parse_json(blob[8 : 8 + min(size, 3 * longest + 1)], 3 * longest)
-        meta = text["__metadata__"]
-        return {"json": meta["json"], "seal": meta.get("seal", "")}, load_tensors(blob)
+        yield
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise BadInput(f"message: cut short or damaged ({str(e)[:200]})") from None
     except (KeyError, TypeError, AttributeError, OverflowError) as e:
@@ -216,8 +318,8 @@ def save(obj: object, path: Path, *, place: str, durable: bool = False) -> str:
     text, tensors = encode(obj)
     plain = _plain(tensors)
     seal = seal_of(place, text, plain)
-    blob = save_tensors(plain, metadata={"json": text, "seal": seal})
-    write_atomically(path, blob, durable=durable)
+    with atomically(path, durable=durable) as part:
+        save_tensors_as(plain, part, metadata={"json": text, "seal": seal})
     return seal
 
 
@@ -233,7 +335,8 @@ def load_sealed(path: Path, place: str) -> tuple[Any, str]:
         meta, tensors = _opened(blob)
         if meta["seal"] != (seal := seal_of(place, meta["json"], tensors)):
             raise Damaged("damaged, or not of this place (its checksum is not its own)")
-        return unpack(blob), seal
+        with _refusing():
+            return decode(meta["json"], tensors), seal
     except OSError as e:
         raise Damaged(f"{path}: cannot be read ({e.strerror})") from None
     except BadInput as e:

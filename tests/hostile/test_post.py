@@ -4,9 +4,11 @@ import contextlib
 import io
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import torch
 from flwr.app import Metadata, RecordDict
 from gates import NAME, Door
 from hospitals import wait_for
@@ -15,17 +17,22 @@ from hypothesis import strategies as st
 
 from tacit.apps import gateway, keys
 from tacit.apps import post as posts
+from tacit.apps.connection import Carrier, Session
 from tacit.apps.flower_internals import (
     ActivateNodeResponse,
+    Node,
+    PullMessagesResponse,
     make_message,
+    message_from_proto,
 )
 from tacit.apps.letters import sealed, unsealed
 from tacit.apps.listener import Denied
 from tacit.apps.post import Parcel, Post
 from tacit.apps.sending import head, telling
 from tacit.apps.signing import Signer
+from tacit.codec import Stored, pack, same, unpack
 from tacit.core import BadInput
-from tacit.engines.flower import TYPE, letter, opened, packed
+from tacit.engines.flower import TYPE, letter, opened, opened_anywhere, packed
 
 ACTIVATE, PULL, PUSH = (
     f"/v1/fleet/{word}" for word in ("activate-node", "pull-messages", "push-messages")
@@ -313,14 +320,37 @@ def test_too_large_and_too_late_is_refused(post):
     assert set(post._parcels) == {ID}, "what nobody waits for is forgotten"
 
 
+def test_a_site_says_so_in_words_when_its_answer_is_too_large(door, post):
+    """The coordinator would wait for it until the deadline."""
+    id, told = send(door, post)
+    message = message_from_proto(PullMessagesResponse.FromString(told).messages_list[0])
+    fleet = SimpleNamespace(pushed=[], close=lambda: None)
+    fleet.PushMessages = fleet.pushed.append
+    site = SimpleNamespace(limit=1 << 20, reply=lambda asked: content(bytes(3 << 20)))
+    with door.client() as client:
+        carrier = Carrier(client, door.signer.headers)
+        session = Session(fleet, carrier, b"", False, threading.Event())
+        session.node = Node(node_id=NODE)
+        session._answer(site, message)
+    assert len(fleet.pushed) == 1, "Flower hears of one answer"
+    kind, about, body = opened(post.take(id), 1 << 20)
+    assert (kind, body) == ("refused", b"")
+    assert "larger than the coordinator takes" in about["why"]
+
+
 def test_large_answers_lie_in_files_until_they_are_taken(post):
     post.prepare(ID, NODE, content(), 60.0)
-    body = bytes(range(256)) * 5000
+    sent = {"w": torch.arange(150_000), "v": torch.rand(3, 5)}
+    body = pack(sent)
     bring(post, b"".join(sealed(content(body))), size=1 << 18)
     (file,) = post.folder.iterdir()
     assert post.folder.stat().st_mode & 0o077 == 0
-    assert opened(post.take(ID), 2 << 20)[2] == body
+    got = opened_anywhere(post.take(ID), 4 << 20)[2]
+    assert isinstance(got, Stored)
+    assert len(got) == len(body)
+    assert same(unpack(got), sent)
     assert not file.exists()
+    assert list(post.folder.iterdir()) == [], "what is taken has no name, and goes by itself"
     post.prepare(ID, NODE, content(), 60.0)
     post.receive(ID, NODE, 0, 2 << 20, b"begun")
     post.close()

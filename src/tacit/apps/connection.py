@@ -56,6 +56,7 @@ BEAT = 10  # seconds between signs of life: a site that is silent for twice as l
 PAUSE = 0.25  # seconds between looks whether to stop, and between two calls at least
 RESTART = 60.0  # seconds to wait for Flower's server to come back
 STARTING = frozenset([502, 503, 504])
+TOO_LARGE = 413
 log = logging.getLogger("tacit.site")
 
 
@@ -266,11 +267,20 @@ class Session:
         except BadInput as e:
             log.warning("refused: %s", e)
             reply = letter("refused", {"why": str(e)}, packed(b""))
+        if self._taken(message, reply, begun) == TOO_LARGE:
+            # in words, at once: the coordinator would wait for it until the deadline
+            why = "refused: its answer is larger than the coordinator takes (--max-message)"
+            self._taken(message, letter("refused", {"why": why}, packed(b"")), begun)
+
+    def _taken(self, message: Message, reply: RecordDict, begun: float) -> int:
+        """Send an answer; return how the coordinator takes it, which is 200 if it does."""
         try:
             self._send(message, reply, begun)
         # the run is over, the answer too late or too large: it counts as lost
         except httpx.HTTPStatusError as e:
             log.warning("answer not taken (%s)", e.response.status_code)
+            return e.response.status_code
+        return 200
 
     def _read(self, message: Message, limit: int) -> RecordDict:
         """Fetch what a message carries, but never more than the limit."""

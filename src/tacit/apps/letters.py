@@ -6,12 +6,15 @@ Nothing is parsed here but two lengths, so whoever opens a letter decides what t
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import BinaryIO
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from tacit.codec import Stored
 from tacit.core import BadInput
-from tacit.engines.flower import packed
+from tacit.engines.flower import InFile, packed
+from tacit.engines.messages import LONGEST_ANSWER
 
 SIZES = struct.Struct(">HI")  # bytes of the kind, and of what it is about
 HEAD = 1 << 20  # bytes of both at most
@@ -27,8 +30,13 @@ def sealed(content: RecordDict) -> tuple[bytes, bytes]:
     return SIZES.pack(len(kind), len(about)) + kind + about, body
 
 
-def unsealed(letter: BinaryIO) -> RecordDict:
-    """Read a letter, or refuse what is none."""
+def unsealed(letter: BinaryIO, folder: Path | None = None) -> RecordDict:
+    """Read a letter, or refuse what is none.
+
+    Args:
+        letter: what came
+        folder: for an answer that is too large for memory; None: it is in memory all the same
+    """
     sizes = letter.read(SIZES.size)
     if len(sizes) < SIZES.size:
         raise BadInput("message: cut short")
@@ -40,6 +48,8 @@ def unsealed(letter: BinaryIO) -> RecordDict:
         words = {"kind": head[:kind].decode(), "about": head[kind:].decode()}
     except UnicodeDecodeError:
         raise BadInput("message: not one of ours") from None
+    if folder is not None:
+        return InFile(words, Stored(letter, folder, LONGEST_ANSWER))
     body = packed(letter.read())
     if isinstance(body, bytes):
         return RecordDict({"head": ConfigRecord({**words, "packed": body})})

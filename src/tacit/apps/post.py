@@ -23,7 +23,7 @@ from tacit.apps.letters import HEAD, sealed, unsealed
 from tacit.apps.listener import Denied
 from tacit.core import BadInput
 
-PIECE = 4 << 20  # bytes of what is carried in one request
+PIECE = 1 << 20  # bytes of what is carried in one request
 SMALL = 1 << 20  # bytes of an answer that lies in memory
 
 
@@ -158,7 +158,7 @@ class Post:
                 parcel.answer = None  # nobody adds to it while it is read
         try:
             answer.stream.seek(0)
-            return unsealed(answer.stream)
+            return unsealed(answer.stream, self.folder if answer.file else None)
         finally:
             answer.drop()
             with self._lock:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.cohort import Cohort as Cohort
     from tacit.core.cohort import Everyone as Everyone
     from tacit.core.cohort import Fixed as Fixed
+    from tacit.core.cohort import Later as Later
     from tacit.core.cohort import Law as Law
     from tacit.core.cohort import Poisson as Poisson
     from tacit.core.cohort import Replies as Replies

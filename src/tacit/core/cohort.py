@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, overload
+from typing import Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -81,11 +81,22 @@ class Sample:
     law: Law
 
 
+@dataclass(frozen=True)
+class Later(Generic[T]):
+    """A reply that is too large to be held: it is read whenever it is looked at."""
+
+    read: Callable[[], T]
+
+
 class Replies(Sequence[T]):
     """What came back, in client order, plus who failed and why."""
 
     def __init__(
-        self, id: AskId, sample: Sample, got: Mapping[ClientId, T], failed: Mapping[ClientId, str]
+        self,
+        id: AskId,
+        sample: Sample,
+        got: Mapping[ClientId, T | Later[T]],
+        failed: Mapping[ClientId, str],
     ) -> None:
         self.id, self.sample, self.failed = id, sample, dict(failed)
         self.clients = tuple(i for i in sample.ids if i in got)
@@ -99,7 +110,13 @@ class Replies(Sequence[T]):
     @overload
     def __getitem__(self, i: slice) -> Sequence[T]: ...
     def __getitem__(self, i: int | slice) -> T | Sequence[T]:
-        return self._got[i]
+        if isinstance(i, slice):
+            return [_now(reply) for reply in self._got[i]]
+        return _now(self._got[i])
+
+
+def _now(reply: T | Later[T]) -> T:
+    return reply.read() if isinstance(reply, Later) else reply
 
 
 class Cohort(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +17,19 @@ def write_atomically(
     A private one can be read by its owner only, from its first moment. A durable one outlasts a
     power failure from the moment that this returns.
     """
+    with atomically(path, durable=durable, private=private) as part:
+        part.write_bytes(blob)
+
+
+@contextmanager
+def atomically(path: Path, *, durable: bool = False, private: bool = False) -> Iterator[Path]:
+    """Give an empty file to write to, which then takes the place of ``path``."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)  # of a process of that number that was killed
-    with open(part, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
-        f.write(blob)
-        if durable:
-            f.flush()
+    open(part, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)).close()
+    yield part
+    if durable:
+        with part.open("rb") as f:
             os.fsync(f.fileno())
     part.replace(path)
     if durable:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tacit.core.errors import BadInput
 from tacit.core.ledger import PublicInt, is_public
 
+T = TypeVar("T")
 HAIR = 1e-6  # by which a clipped point ends up below its bound, so that rounding cannot pass it
 SAFE = 1e-140, 1e140  # norms whose squares double precision holds
 
@@ -109,7 +110,9 @@ class Params(dict[str, Tensor]):
         return self._norm(top) if math.isfinite(top) and top > 0 else norm
 
     def _norm(self, unit: float) -> float:
-        squares = (float((v.double() / unit).square().sum()) for v in self.values())
+        # one copy in double precision, whatever is done to it
+        wide = (v.detach().to(torch.float64, copy=True) for v in self.values())
+        squares = (float(v.div_(unit).square_().sum()) for v in wide)
         return unit * math.sqrt(sum(squares))
 
     def norms(self) -> dict[str, float]:
@@ -177,6 +180,7 @@ def weighted_sum(parts: Iterable[tuple[Params, float]]) -> Params:
     first, weight = next(it)
     out = first * weight
     released = out.released
+    del first  # it may be as large as the model, and nobody else's
     for point, weight in it:
         torch._foreach_add_(list(out.values()), out._of(point), alpha=weight)
         released = released and point.released and is_public(weight)
@@ -194,7 +198,14 @@ def mean(parts: Iterable[Params | tuple[Params, float]]) -> Params:
     if not pairs:
         raise ValueError("the mean of no points is not defined")
     whole = sum((w for _, w in pairs), PublicInt(0))
-    return weighted_sum((p, w / whole) for p, w in pairs)
+    return weighted_sum((p, w / whole) for p, w in _used_up(pairs))
+
+
+def _used_up(pairs: list[T]) -> Iterator[T]:
+    """Let go of each when it has been used: this may be all that keeps a reply in memory."""
+    pairs.reverse()
+    while pairs:
+        yield pairs.pop()
 
 
 def params_of(model: nn.Module) -> Params:

@@ -19,7 +19,7 @@ import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from tacit.codec import pack, parse_json, unpack
+from tacit.codec import Blob, Stored, parse_json, unpack
 from tacit.compress.replies import restore
 from tacit.core import (
     FEDERATION,
@@ -111,6 +111,14 @@ def letter(kind: str, about: Mapping[str, object], body: Array | bytes) -> Recor
     return RecordDict({"head": ConfigRecord({**head}), "body": ArrayRecord({"packed": body})})
 
 
+class InFile(RecordDict):
+    """A letter whose packed call or answer is too large for memory, and lies in a file."""
+
+    def __init__(self, head: Mapping[str, str], body: Stored) -> None:
+        super().__init__({"head": ConfigRecord({**head})})
+        self.body = body
+
+
 def packed(blob: bytes) -> Array | bytes:
     """Return bytes as Flower carries them.
 
@@ -121,19 +129,34 @@ def packed(blob: bytes) -> Array | bytes:
 
 def opened(content: RecordDict, limit: int) -> tuple[str, Json, bytes]:
     """Take a letter apart, or refuse it."""
+    kind, about, blob = opened_anywhere(content, limit)
+    if not isinstance(blob, bytes):
+        raise BadInput("message: not one of ours")
+    return kind, about, blob
+
+
+def opened_anywhere(content: RecordDict, limit: int) -> tuple[str, dict[str, Any], Blob]:
+    """Take a letter apart whose body may lie in a file, or refuse it."""
     try:
         head = content.config_records["head"]
         kind, about = head["kind"], parse_json(str(head["about"]), LONGEST_HEAD)
-        blob = head["packed"] if "packed" in head else content.array_records["body"]["packed"].data
+        blob = content.body if isinstance(content, InFile) else _body(content)
     except BadInput:
         raise
     except (KeyError, ValueError) as e:
         raise BadInput(f"message: not one of ours ({repr(e)[:200]})") from None
-    if not isinstance(kind, str) or not isinstance(about, dict) or not isinstance(blob, bytes):
+    if not isinstance(kind, str) or not isinstance(about, dict):
+        raise BadInput("message: not one of ours")
+    if not isinstance(blob, bytes | Stored):
         raise BadInput("message: not one of ours")
     if len(blob) > limit:
         raise BadInput(f"message: {len(blob):,} bytes: must be at most {limit:,}")
     return kind, about, blob
+
+
+def _body(content: RecordDict) -> Any:
+    head = content.config_records["head"]
+    return head["packed"] if "packed" in head else content.array_records["body"]["packed"].data
 
 
 def _untold(client: ClientId, round: int, call: Call[object]) -> Release:
@@ -148,7 +171,7 @@ class Used:
     """What could be made of a site's answer."""
 
     why: str = ""  # what is wrong with it; nothing: it can be used
-    blob: bytes = b""
+    blob: Blob = b""
     form: Form | None = None  # of what came, perhaps compressed
     norms: Mapping[str, float] = field(default_factory=dict)  # of its updates
     ledger: Sequence[Release] = ()  # what the site says that it has released, if that is in order
@@ -195,6 +218,7 @@ class Sites(Engine):
         # bytes of calls and answers, over all exchanges
         self.carried_down = 0
         self.carried_up = 0
+        self.asked: Call[Any] | None = None  # what is sent next
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
         """Run a task at the coordinator."""
@@ -204,13 +228,19 @@ class Sites(Engine):
     def close(self) -> None:
         """Leave the connection to its owner."""
 
+    def packed(self, call: Call[Any]) -> bytes:
+        """Pack a call, and remember it: unpacked again, it would be in memory twice."""
+        self.asked = call
+        return super().packed(call)
+
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Send to every site that is connected.
 
         A missing, late or bad answer costs that site the round, and nothing else. What a site says
         that it has released counts all the same.
         """
-        online, body, task = self.nodes(), packed(call), unpack(call)
+        task, self.asked = self.asked or unpack(call), None
+        online, body = self.nodes(), packed(call)
         failed = {h.client: why for h in heads if (why := self._absent(h, online))}
         asked = {online[self.sites[h.client]]: h for h in heads if h.client not in failed}
         about = {
@@ -257,7 +287,7 @@ class Sites(Engine):
         """
         if isinstance(result, str):
             raise BadInput(result)
-        kind, about, blob = opened(result, self.limit)
+        kind, about, blob = opened_anywhere(result, self.limit)
         if kind != "answer":
             used.polite = True
             raise BadInput(plain_words(about.get("why", "refused")))
@@ -402,7 +432,10 @@ class Sites(Engine):
 
         Who is silent is left out.
         """
-        blob, heads = pack(call), [self._head(i, ask_id(call.task, round), round) for i in ids]
+        blob, heads = (
+            self.packed(call),
+            [self._head(i, ask_id(call.task, round), round) for i in ids],
+        )
         blobs, failed = self.exchange("look", blob, heads)
         silent = {i for i, why in failed.items() if why.endswith(NO_REPORT)}  # as it may be
         wrong = {i: why for i, why in failed.items() if i not in silent}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tacit.codec import encode
 from tacit.core import (
@@ -21,6 +22,7 @@ from tacit.core import (
     Task,
 )
 from tacit.core import errors as known_errors
+from tacit.core.params import PART
 
 # characters of JSON in a message, its tensors apart: an answer holds a ledger, a call a state
 LONGEST_ANSWER, LONGEST_CALL, LONGEST_HEAD = 1 << 22, 1 << 24, 1 << 20
@@ -107,9 +109,19 @@ def task_named(name: str) -> Task[Any, Any]:
 def check_finite(obj: object, head: Head) -> None:
     """Stop a run whose training has diverged, before the damage reaches the shared model."""
     for value in encode(obj)[1].values():
-        if value.is_floating_point() and not torch.isfinite(value).all():
+        if value.is_floating_point() and not all_finite(value):
             raise Diverged(
                 f"round {head.round + 1}, client {head.client}: training gave a number that is not "
                 "finite (a smaller learning rate may help: sgd.lr or local.lr); the last good "
                 "checkpoint is kept"
             )
+
+
+def in_parts(value: Tensor) -> tuple[Tensor, ...]:
+    """Return a tensor's numbers, some at a time: what is made of them all may not fit in memory."""
+    return torch.split(value.detach().reshape(-1), PART)
+
+
+def all_finite(value: Tensor) -> bool:
+    """Tell whether no number is infinite, or none at all."""
+    return all(bool(torch.isfinite(part).all()) for part in in_parts(value))

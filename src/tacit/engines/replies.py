@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.codec import unpack
+from tacit.codec import Blob, unpack
 from tacit.compress.replies import Small
 from tacit.core import (
     BadInput,
@@ -37,7 +37,7 @@ from tacit.core import (
 )
 from tacit.core.schema import check_value, leaves
 from tacit.engines.facts import Facts
-from tacit.engines.messages import LONGEST_ANSWER, Answer, Head, check_finite
+from tacit.engines.messages import LONGEST_ANSWER, Answer, Head, check_finite, in_parts
 
 MOST_LINES = 2000  # of one ledger
 MOST_STEPS = 10**7  # releases of one line in one round
@@ -50,7 +50,7 @@ EVENTS: tuple[type[Any], ...] = typing.get_args(Event)
 ALWAYS = frozenset({Answer, Release, Sampling, Released, Small, *EVENTS})
 
 
-def read_answer(blob: bytes, call: Call[object]) -> Any:
+def read_answer(blob: Blob, call: Call[object]) -> Any:
     """Rebuild an answer to a call: nothing but what its task sends and the ledger is built."""
     return unpack(blob, longest=LONGEST_ANSWER, only=ALWAYS | sendable(call.task))
 
@@ -236,17 +236,23 @@ def norms_of(sent: object, call: Call[object]) -> dict[str, float]:
     found: dict[str, float] = {}
     for path, part in parts_of(sent):
         if isinstance(part, Params) and part.keys() in known:
-            found[path] = max(found.get(path, 0.0), part.norm())
+            found[path] = max(found.get(path, 0.0), length(part))
         else:
             _check_size(path, part)
     return found
+
+
+def length(x: Params) -> float:
+    """Return the norm, up to rounding, without a copy of the whole point in double precision."""
+    parts = [Params({"": part}).norm() for v in x.values() for part in in_parts(v)]
+    return math.hypot(*parts)
 
 
 def _check_size(path: str, part: Params | Tensor) -> None:
     for v in part.values() if isinstance(part, Params) else [part]:
         if v.is_complex():
             raise BadInput(f"{path}: complex numbers")
-        if v.numel() and float(v.abs().max()) > LARGEST:
+        if any(float(some.abs().max()) > LARGEST for some in in_parts(v) if len(some)):
             raise BadInput(f"{path}: a number above {LARGEST:g}")
 
 
@@ -261,7 +267,7 @@ def too_long(
         bound: the largest norm of an update; None: ten times the median of this round's, and never
             less than the norm of the point that was sent
     """
-    start = max((x.norm() for x in points(call.args)), default=0.0)
+    start = max((length(x) for x in points(call.args)), default=0.0)
     why: dict[ClientId, str] = {}
     for place in sorted({place for each in norms.values() for place in each}):
         there = {i: each[place] for i, each in norms.items() if place in each}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tacit.codec import unpack
+from tacit.codec import Blob, unpack
 from tacit.core import (
     Call,
     ClientId,
@@ -36,7 +36,7 @@ class Serial(Engine):
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Answer each head in turn."""
-        got: dict[ClientId, bytes] = {}
+        got: dict[ClientId, Blob] = {}
         failed: dict[ClientId, str] = {}
         with one_thread():
             for head in heads:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tacit.codec import pack, unpack
+from tacit.codec import Blob, Stored, pack, unpack
 from tacit.compress.replies import restore
 from tacit.core import (
     FEDERATION,
     AskId,
     Call,
     ClientId,
+    Later,
     Law,
     Ledger,
     Noise,
@@ -33,7 +36,7 @@ from tacit.engines.messages import Answer, Head, Refusal
 T = TypeVar("T")
 
 
-Results = tuple[dict[ClientId, bytes], dict[ClientId, str]]  # packed answers, and why there is none
+Results = tuple[dict[ClientId, Blob], dict[ClientId, str]]  # packed answers, and why there is none
 
 
 def sample_rng(seed: int, round: int) -> np.random.Generator:
@@ -75,6 +78,10 @@ class Engine(ABC):
         """Examples that belong to nobody, if there are any."""
         return self.config.public
 
+    def packed(self, call: Call[Any]) -> bytes:
+        """Return a call as :meth:`exchange` takes it."""
+        return pack(call)
+
     @abstractmethod
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Send a packed call to clients.
@@ -115,14 +122,14 @@ class Engine(ABC):
             need: the least share of them that must answer
         """
         ask = ask_id(call.task, of.round)
-        blob = pack(call)
+        blob = self.packed(call)
         blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
         self.bytes_down += len(blob) * len(of.ids)
         self.bytes_up += sum(map(len, blobs.values()))
         del blob  # as large as the model
         # one by one, so that nobody's answer is in memory twice for longer than need be
         back: dict[ClientId, Answer | Refusal] = {
-            i: unpack(blobs.pop(i)) for i in of.ids if i in blobs
+            i: self._taken(blobs.pop(i), call) for i in of.ids if i in blobs
         }
         self.learn(r for answer in back.values() for r in answer.ledger)
         got = {i: answer for i, answer in back.items() if isinstance(answer, Answer)}
@@ -134,10 +141,16 @@ class Engine(ABC):
         if len(got) < need * len(of.ids):
             raise TooFewReplies(_too_few(of, got, failed))
         self.accepted.update({i: ask for i, answer in got.items() if answer.keeps})
-        sent = {
-            i: restore(self.config.compress, answer.sent, call.args) for i, answer in got.items()
-        }
-        return Replies(ask, of, sent, failed)
+        return Replies(ask, of, {i: answer.sent for i, answer in got.items()}, failed)
+
+    def _taken(self, blob: Blob, call: Call[T]) -> Answer | Refusal:
+        """Return an answer, expanded if it was compressed; a large one's payload stays in its file."""
+        answer: Answer | Refusal = unpack(blob)
+        if isinstance(answer, Refusal):
+            return answer
+        if isinstance(blob, Stored) and self.config.compress.matrix == "none":
+            return replace(answer, sent=Later(partial(_sent_in, blob)))
+        return replace(answer, sent=restore(self.config.compress, answer.sent, call.args))
 
     def mean(self, parts: Iterable[Params | tuple[Params, float]]) -> Params:
         """Return one update of many: their mean, or what the experiment says in its place."""
@@ -167,7 +180,10 @@ class Engine(ABC):
 
         Read-only, and outside the experiment's traffic and ledger.
         """
-        blob, heads = pack(call), [self._head(i, ask_id(call.task, round), round) for i in ids]
+        blob, heads = (
+            self.packed(call),
+            [self._head(i, ask_id(call.task, round), round) for i in ids],
+        )
         blobs, failed = self.exchange("look", blob, heads)
         if failed:  # looking again costs nothing
             again, failed = self.exchange("look", blob, [h for h in heads if h.client in failed])
@@ -240,6 +256,11 @@ class Engine(ABC):
         self.accepted, self.saved = dict(snapshot), dict(snapshot)
         self.older = [dict(each) for each in older]
         self.ledger = ledger or Ledger()
+
+
+def _sent_in(blob: Stored) -> Any:
+    """Return what a client sends, from the file that it lies in."""
+    return unpack(blob).sent
 
 
 def raise_first(refused: Iterable[Refusal]) -> None:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing as mp
 
-from tacit.codec import pack, unpack
+from tacit.codec import Blob, pack, unpack
 from tacit.core import Call, ClientId, Task, own_code
 from tacit.core.data import Examples
 from tacit.engines.client_host import World
@@ -114,7 +114,7 @@ class Workers(Engine):
         faults = {
             h.client: self.config.fault(h.client, h.round) if kind == "ask" else None for h in heads
         }
-        got: dict[ClientId, bytes] = {}
+        got: dict[ClientId, Blob] = {}
         failed: dict[ClientId, str] = {i: "crash" for i, f in faults.items() if f == "crash"}
         todo = deque(
             sorted(
@@ -159,7 +159,7 @@ class Workers(Engine):
         w: Worker,
         call: bytes,
         todo: deque[Head],
-        got: dict[ClientId, bytes],
+        got: dict[ClientId, Blob],
         failed: dict[ClientId, str],
     ) -> None:
         """Take one answer from a worker, or replace the worker if there is none to come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +19,22 @@ def drive(
     stop_after: int | None = None,
 ) -> Any:
     """Return the last state; ``on_step`` is called with each new one, and may save it."""
-    saved, steps = pack(s), 0
+    mark, s = _saved(s)
+    steps = 0
     while steps != stop_after:
-        following = next(method.run(cohort, unpack(saved)), None)
+        following = next(method.run(cohort, s), None)
         if following is None:
             break
-        blob = pack(following)
-        if blob == saved:
+        s, following = following, None  # one of them at a time: they are as large as the model
+        before, (mark, s) = mark, _saved(s)
+        if mark == before:
             raise RuntimeError("run() yielded the state it was given; a phase lacks its guard")
-        on_step(following)
-        saved, steps = blob, steps + 1
-    return unpack(saved)
+        on_step(s)
+        steps += 1
+    return s
+
+
+def _saved(s: Any) -> tuple[bytes, Any]:
+    """Return a digest of a state, and what is left of it after it was saved."""
+    blob = pack(s)
+    return hashlib.blake2b(blob).digest(), unpack(blob)

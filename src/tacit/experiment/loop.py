@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from contextlib import closing
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tacit import privacy
+from tacit import codec, privacy
 from tacit.core import (
     BadInput,
     BudgetReached,
@@ -54,11 +55,13 @@ def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
 
 def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
     """Run with clients that are there for as long; then no release is missing in the ledger."""
-    s = venue.experiment.method.init(params_of(venue.model))
+    first = codec.pack(venue.experiment.method.init(params_of(venue.model)))
+    unsaved = codec.Stored(io.BytesIO(first), directory.folder)
+    del first
     try:
         config = _kept_to(venue, directory, watch)
         with closing(venue.engine(directory, config)) as engine:
-            _rounds(venue, engine, directory, watch, s)
+            _rounds(Recorder(venue, engine, directory, watch, unsaved))
     finally:
         directory.settle()
 
@@ -77,24 +80,32 @@ def _kept_to(venue: Venue, directory: RunDir, watch: Watcher) -> Config:
     )
 
 
-def _rounds(venue: Venue, engine: Engine, directory: RunDir, watch: Watcher, s: Any) -> None:
+def _rounds(recorder: Recorder) -> None:
+    """Go on from where the run stands; states are held nowhere else, as they may be large."""
+    start = [_start(recorder)]
+    method, directory = recorder.venue.experiment.method, recorder.directory
+    try:
+        drive(method, recorder.engine, start.pop(), on_step=recorder.step)
+    finally:  # however it ends, the model is that of the last checkpoint
+        saved = directory.checkpoint()
+        directory.save_model((saved[0] if saved else codec.unpack(recorder.unsaved)).x)
+
+
+def _start(recorder: Recorder) -> Any:
+    """Return the state to begin with, and bring everything else back to where it was."""
+    directory, engine, s = recorder.directory, recorder.engine, codec.unpack(recorder.unsaved)
     (saved, accepted), *older = directory.last_good(_say) or [(s, {})]
     if not _alike(saved, s):
         raise BadInput(
             f"'{directory.folder}': its checkpoint is not of the method and network in config.toml"
         )
-    s = saved
-    if s.round < venue.experiment.method.rounds:
+    if saved.round < recorder.venue.experiment.method.rounds:
         directory.mark_open()
         directory.note_start()
     # a kill before the first checkpoint leaves releases, too
     engine.restore(accepted, directory.ledger(), (snapshot for _, snapshot in older))
-    directory.drop_metrics_after(s.round)
-    recorder = Recorder(venue, engine, directory, watch)
-    try:
-        drive(venue.experiment.method, engine, s, on_step=recorder.step)
-    finally:  # however it ends, the model is that of the last checkpoint
-        directory.save_model((recorder.last or s).x)
+    directory.drop_metrics_after(saved.round)
+    return saved
 
 
 @dataclass
@@ -105,8 +116,8 @@ class Recorder:
     engine: Engine
     directory: RunDir
     watch: Watcher
+    unsaved: codec.Stored  # the first state, for as long as there is no checkpoint
     since: float = field(default_factory=time.perf_counter)
-    last: Any = None
 
     def step(self, s: Any) -> None:
         """Evaluate and save a new state. Metrics first.
@@ -144,7 +155,6 @@ class Recorder:
         keep = self.venue.experiment.setting.keep
         self.directory.save(s, self.engine.snapshot(), keep=keep)
         self.engine.mark_saved()
-        self.last = s
 
     def _spent(self, s: Any) -> Json:
         """Return what the ledger says by now: upper bounds underway, the certificate at the end."""
