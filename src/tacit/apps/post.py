@@ -1,8 +1,8 @@
 """What messages carry, on its way between the coordinator and its sites.
 
-Flower knows of every message and every answer, and keeps books. But a call into its server costs
-some ten milliseconds, and each part of a message would be one, so what messages carry does not go
-there: it lies here, in the coordinator's process, until the site has fetched it, piece by piece,
+Flower knows of every message and every answer, and keeps books. But a call into its server has its
+cost, and each part of a message would be one, so what messages carry does not go there: it lies
+here, in the coordinator's process, until the site has fetched it, piece by piece,
 and until the coordinator has taken what the site sent in return. Large answers lie in a file.
 """
 
