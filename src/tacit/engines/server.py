@@ -144,7 +144,7 @@ class Engine(ABC):
         return Replies(ask, of, {i: answer.sent for i, answer in got.items()}, failed)
 
     def _taken(self, blob: Blob, call: Call[T]) -> Answer | Refusal:
-        """Return an answer, expanded if it was compressed; a large one's payload stays in its file."""
+        """Return an answer, expanded if it was compressed; a large payload stays in its file."""
         answer: Answer | Refusal = unpack(blob)
         if isinstance(answer, Refusal):
             return answer
