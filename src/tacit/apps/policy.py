@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -204,6 +204,9 @@ class _Reach:
         if cls in self.classes:
             return
         self.classes.add(cls)
+        self._of_members(cls)
+
+    def _of_members(self, cls: type[Any]) -> None:
         for base in cls.__mro__:
             for member in vars(base).values():
                 inner = member.fget if isinstance(member, property) else member
@@ -227,6 +230,8 @@ class _Reach:
             self._of_code(found.__code__, found.__globals__)
         elif isinstance(found, type) and issubclass(found, Method) and found is not Method:
             self.of_class(found)
+        elif isinstance(found, type) and is_dataclass(found) and found is not Method:
+            self._of_members(found)  # a part of a method, such as one of its phases
 
 
 def foretold(method: Method, size: int, delta: float) -> float:
