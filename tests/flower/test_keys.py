@@ -42,7 +42,7 @@ def test_help_makes_nothing(tmp_path, monkeypatch, capsys, word, flag):
     assert call(["keys", word, flag]) == 0
     assert call(["keys", word, "keys", flag]) == 0
     out, err = capsys.readouterr()
-    assert out.count("  tacit keys init DIR") == 2
+    assert out.count("usage: tacit keys init DIR") == 2
     assert err == ""
     assert list(tmp_path.iterdir()) == []
 
