@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn import metrics
 from torch import Tensor
 
 from tacit.core import BadInput, check_number
@@ -32,17 +31,19 @@ class Outcome:
     @cached_property
     def roc(self) -> tuple[Array, Array]:
         """Return the false and the true positive rates, from the strictest threshold on."""
+        from sklearn.metrics import roc_curve  # slow to import, and seldom needed
+
         true = np.r_[np.ones(len(self.members)), np.zeros(len(self.others))]
         scores = np.r_[self.members, self.others]
-        false_positives, true_positives, _ = metrics.roc_curve(
-            true, scores, drop_intermediate=False
-        )
+        false_positives, true_positives, _ = roc_curve(true, scores, drop_intermediate=False)
         return false_positives, true_positives
 
     @property
     def auc(self) -> float:
         """Return the probability that a member has a higher score than another record."""
-        return float(metrics.auc(*self.roc))
+        from sklearn.metrics import auc
+
+        return float(auc(*self.roc))
 
     @property
     def advantage(self) -> float:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize
-
 from tacit.core import BadInput, check_number
 from tacit.privacy.gdp import gdp_epsilon
 
@@ -52,6 +50,8 @@ def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) 
 
 def moments_noise(epsilon: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
     """Return the noise multiplier with which the moments accountant counts ``epsilon``."""
+    from scipy.optimize import brentq  # slow to import
+
     check_number("epsilon", epsilon, above=0)
     check_number("rounds", rounds, at_least=1)
 
@@ -61,7 +61,7 @@ def moments_noise(epsilon: float, rounds: int, q: float = 1.0, *, delta: float) 
     low, high = math.log(1e-2), math.log(1e4)
     if not over(high) < 0 < over(low):
         raise BadInput(f"epsilon = {epsilon:g}: no noise between 0.01 and 10,000 costs that much")
-    return math.exp(optimize.brentq(over, low, high, xtol=1e-9))
+    return math.exp(brentq(over, low, high, xtol=1e-9))
 
 
 def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:

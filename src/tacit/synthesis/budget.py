@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
-from scipy import optimize
-
 from tacit.core import BadInput
 from tacit.privacy.calibrate import noise_for, rdp_spend, spend, steps_for
 
@@ -46,6 +44,7 @@ def solved_noise(mode: Mode, steps: int, q: float, epsilon: float, delta: float)
 @lru_cache(maxsize=256)
 def _published_noise(steps: int, q: float, epsilon: float, delta: float) -> float:
     """Return the noise with which all steps cost ``epsilon`` by the paper's accountant."""
+    from scipy.optimize import brentq  # slow to import
 
     def over(log_z: float) -> float:
         return rdp_spend(math.exp(log_z), steps, q, delta=delta) - epsilon
@@ -53,7 +52,7 @@ def _published_noise(steps: int, q: float, epsilon: float, delta: float) -> floa
     most = math.log(1e6)
     if over(most) > 0:
         raise BadInput(f"epsilon = {epsilon:g}: too small for {steps} steps, whatever the noise")
-    return math.exp(optimize.brentq(over, math.log(PUBLISHED_Z), most, xtol=1e-4) + 1e-4)
+    return math.exp(brentq(over, math.log(PUBLISHED_Z), most, xtol=1e-4) + 1e-4)
 
 
 def permitted(mode: Mode, steps: int, z: float, q: float, epsilon: float, delta: float) -> int:

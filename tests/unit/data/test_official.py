@@ -257,7 +257,7 @@ def test_unknown_names():
 
 def test_import_stays_light():
     code = (
-        "import sys, tacit.data; "
+        "import sys, tacit.data, tacit.cli.runs, tacit.cli.method_cost; "
         "print([m for m in ('scipy', 'PIL', 'sklearn', 'pyarrow') if m in sys.modules])"
     )
     assert (
