@@ -264,6 +264,16 @@ def test_every_file_of_a_finished_run_is_verified(runs, tmp_path, capsys):
         assert f"{run / file}: not as it was written" in capsys.readouterr().err
 
 
+def test_a_round_that_is_there_twice_is_noticed(runs, tmp_path):
+    """Also the last one, after which a kill may leave lines that nothing vouches for."""
+    run = fresh(runs / "server" / "after-3", tmp_path / "run")
+    *_, last = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    with (run / "metrics.jsonl").open("a") as f:
+        f.write(last)
+    with pytest.raises(Damaged, match=r"metrics\.jsonl: not as it was written"):
+        RunDir.open(run).metrics()
+
+
 def test_a_process_that_knows_no_method_yet_can_verify_and_take_over(runs, tmp_path):
     """Here all methods are known; a command that is started afresh knows none."""
     run = fresh(runs / "clients" / "whole", tmp_path / "run")

@@ -235,6 +235,8 @@ LIES = {
     ),
     "no event": (lines(replace(FREE, event=None)), "event"),
     "an attempt of -1": (lines(replace(FREE, attempt=-1)), "attempt"),
+    "an attempt of 0.0": (lines(replace(FREE, attempt=0.0)), "cannot be read"),
+    "an attempt that is true": (lines(replace(FREE, attempt=True)), "cannot be read"),
     "an attempt of 10^30": (lines(replace(FREE, attempt=10**30)), "attempt"),
     "a line of 10,000 letters": (lines(replace(FREE, what="x" * 10_000)), "characters"),
     "2,100 lines": (
@@ -422,7 +424,7 @@ def test_who_never_answers_is_left_out_after_a_while_by_name(tmp_path):
     directory, _ = run(tmp_path, method, silent)
     told = [line["failed"][LIAR] for line in directory.metrics()]
     assert len(calls) == MISSES
-    assert all("no answer in time" in words for words in told[:MISSES])
+    assert all("no answer within 60 s" in words for words in told[:MISSES])
     why = f"left out until round {MISSES + PAUSE + 1}: {MISSES} answers in a row could not be used"
     assert told[MISSES:] == [f"cleo: {why}"] * 2
     # and what it does not answer is not waited for when models are measured, either

@@ -74,13 +74,8 @@ QUIET = {  # in the environment of all of Flower's processes: nobody is called, 
 SMALL = 1 << 20
 SIZES = "sizes of "  # before a client's number, in a snapshot
 POLL = 0.2  # seconds between looks for replies
-KINDS = {
-    2: "failed at the site",
-    3: "no answer in time",
-    4: "no answer in time",
-    5: "not connected",
-    8: "crashed",
-}
+KINDS = {2: "failed at the site", 5: "not connected", 8: "crashed"}
+LATE = (3, 4)  # kinds of errors by which Flower says that nothing came in time
 
 
 @dataclass(frozen=True)
@@ -292,13 +287,14 @@ class Sites(Engine):
             used.polite = True
             raise BadInput(plain_words(about.get("why", "refused")))
         if about.get("ask") != head.ask:
-            said = plain_words(about.get("ask"), 60)
-            raise BadInput(f"answers {said!r}, but was asked {head.ask!r}")
+            other = plain_words(about.get("ask"), 60)
+            raise BadInput(f"answers {other!r}, but was asked {head.ask!r}")
         answer = unpack(blob) if self.ours else read_answer(blob, call)
         used.blob = blob
         if self.ours and isinstance(answer, Refusal):
             return
-        used.ledger = self._check_ledger(check_ledger(answer, head), head)
+        said = check_ledger(answer, head, self._last_asked(head.round))
+        used.ledger = self._check_ledger(said, head)
         used.silent = self._silent(head, call, used.ledger)
         if used.silent:
             raise BadInput("ledger: no line about what it sends in this round")
@@ -309,6 +305,15 @@ class Sites(Engine):
         if not self.ours:
             used.norms = norms_of(whole.sent, call)
             self._check_budget(head.client, used.ledger)
+
+    def _last_asked(self, round: int) -> int:
+        """Return the last round that sites may have a line of.
+
+        A coordinator that was killed, or has gone back to an older checkpoint, asks again for
+        rounds that sites have been through. Its own ledger is never taken back, but lacks what was
+        under way at the kill: at most the measurement that follows.
+        """
+        return max([round, *(last for line in self.ledger for _, last in line.rounds)]) + 1
 
     def _check_ledger(self, lines: Sequence[Release], head: Head) -> Sequence[Release]:
         """Refuse lines that make a site's ledger longer, over the rounds, than any honest one."""
@@ -458,7 +463,7 @@ def post(
     grid: Grid, letters: Mapping[int, RecordDict], deadline: float
 ) -> Iterator[tuple[int, RecordDict | str]]:
     """Send one letter to each node; yield what each answers, or why it does not, as it comes."""
-    end, waiting = time.monotonic() + deadline, {}
+    end, waiting, late = time.monotonic() + deadline, {}, f"no answer within {deadline:g} s"
     messages = [Message(content, node, TYPE, ttl=deadline) for node, content in letters.items()]
     for message, sent in zip(messages, grid.push_messages(messages), strict=True):
         if sent:
@@ -469,11 +474,11 @@ def post(
         for reply in _pull(grid, list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
-                yield node, _words(reply.error) if reply.has_error() else reply.content
+                yield node, _words(reply.error, late) if reply.has_error() else reply.content
         if waiting:
             time.sleep(POLL)
     for node in waiting.values():
-        yield node, f"no answer within {deadline:g} s"
+        yield node, late
 
 
 def _pull(grid: Grid, ids: list[str]) -> Sequence[Message]:
@@ -489,5 +494,7 @@ def _pull(grid: Grid, ids: list[str]) -> Sequence[Message]:
         ) from None
 
 
-def _words(error: Any) -> str:
+def _words(error: Any, late: str) -> str:
+    if error.code in LATE:
+        return late
     return f"{KINDS.get(error.code, 'failed')} ({plain_words(error.reason)})"

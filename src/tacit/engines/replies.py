@@ -6,6 +6,7 @@ when it joined, and against what the others send. Whatever does not fit costs th
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import typing
@@ -38,6 +39,7 @@ from tacit.core import (
 from tacit.core.schema import check_value, leaves
 from tacit.engines.facts import Facts
 from tacit.engines.messages import LONGEST_ANSWER, Answer, Head, check_finite, in_parts
+from tacit.engines.store import from_json, to_json
 
 MOST_LINES = 2000  # of one ledger
 MOST_STEPS = 10**7  # releases of one line in one round
@@ -91,7 +93,7 @@ def check_answer(answer: Any, head: Head, call: Call[object], known: Known | Non
         call: what was asked
         known: what the site has said of itself; None: nothing is known
     """
-    check_ledger(answer, head)
+    check_ledger(answer, head, head.round)
     check_sent(answer, head, call, known)
 
 
@@ -112,19 +114,25 @@ def check_sent(answer: Answer, head: Head, call: Call[object], known: Known | No
         known.check(answer.sent, call)
 
 
-def check_ledger(answer: object, head: Head) -> list[Release]:
-    """Return what a site says that it has released, if that can be so."""
+def check_ledger(answer: object, head: Head, last: int) -> list[Release]:
+    """Return what a site says that it has released, if that can be so.
+
+    Args:
+        answer: what came back
+        head: who was asked
+        last: the last round that this site may have been asked in
+    """
     if not isinstance(answer, Answer) or not isinstance(answer.ledger, list):
         raise BadInput("message: not an answer")
     if not isinstance(answer.keeps, bool):
         raise BadInput("message: keeps is not a truth value")
     check_number("ledger", len(answer.ledger), at_most=MOST_LINES)
     for line in answer.ledger:
-        check_line(line, head)
+        check_line(line, head, last)
     return answer.ledger
 
 
-def check_line(line: object, head: Head) -> None:
+def check_line(line: object, head: Head, last: int) -> None:
     """Refuse a ledger line that no honest site has at this time."""
     mine = (head.client, Owner(head.client, tests=True).id)
     if not isinstance(line, Release) or line.owner not in mine:
@@ -136,13 +144,24 @@ def check_line(line: object, head: Head) -> None:
         raise BadInput("ledger: a line of the server's, from a site")
     check_number("ledger.what", len(line.what), at_most=MOST_WORDS)
     check_number("ledger.steps", line.steps, at_least=1, at_most=MOST_STEPS)
-    _check_rounds(line, head.round)
+    _check_rounds(line, last)
     check_number("ledger.q", line.sampling.q, above=0, at_most=1)
     for name, value in vars(line.event).items():
         if isinstance(value, int | float):
             check_number(f"ledger.{name}", value, at_least=0, below=math.inf)
     if line.sampling.law != "everyone" and not isinstance(line.event, Gaussian):
         raise BadInput(f"ledger: no accountant for a subsampled {type(line.event).__name__}")
+    _check_readable(line)
+
+
+def _check_readable(line: Release) -> None:
+    """Refuse a line that could be written and not be read again: it would end every resume."""
+    try:
+        same = from_json(json.loads(json.dumps(to_json(line)))) == line
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BadInput(f"ledger: a line that cannot be read ({e})") from None
+    if not same:
+        raise BadInput("ledger: a line that is read as another one")
 
 
 def _check_rounds(line: Release, now: int) -> None:

@@ -413,7 +413,9 @@ class RunDir:
         for _ in range(TRIES):
             known = self._manifest.metrics
             lines, _ = whole_lines(self._metrics)
-            if known == Mark() or reaches(known, "metrics", lines):
+            # lines after the mark may be those of a kill, which writes none of them twice
+            once = len(set(lines)) == len(lines)
+            if once and (known == Mark() or reaches(known, "metrics", lines)):
                 return lines
             if known == self._manifest.metrics:  # nobody has written meanwhile
                 break
