@@ -31,10 +31,18 @@ WRITTEN = {
     "sizes": "sizes:2x30,1x20,public=20",
     "feature-noise": "feature-noise:0.5",
 }
+VARIANTS = {  # other laws for the tables of those above
+    "acid-random": "acid-random:3",
+    "alid-random": "alid-random:3",
+    "niid-label": "niid-label:2",
+    "niid-dirichlet": "niid-dirichlet:1",
+    "dirichlet-prior": "dirichlet-prior:4",
+}
+variants = st.sampled_from([*VARIANTS.values()])
 
 
 def test_every_scheme_is_tried():
-    assert {usage.partition(":")[0] for usage in SCHEMES} == set(WRITTEN)
+    assert {usage.partition(":")[0] for usage in SCHEMES} == {*WRITTEN, *VARIANTS}
 
 
 def examples(rows: list) -> Examples:
@@ -81,6 +89,17 @@ def test_a_record_more_less_or_other_moves_no_other_between_clients(scheme, rows
     tested = divided(scheme, rows, [*test, new], seed)
     assert not before - tested
     assert (tested - before).total() <= 1
+
+
+@quick
+@given(variants, records, record, st.randoms(), st.integers(0, 9))
+def test_nor_does_it_in_variants_of_a_scheme(scheme, rows, new, random, seed):
+    before = divided(scheme, rows, rows[:20], seed)
+    more = [*rows, new]
+    random.shuffle(more)
+    after = divided(scheme, more, rows[:20], seed)
+    assert not before - after
+    assert (after - before).total() <= 1
 
 
 @pytest.mark.parametrize("scheme", WRITTEN.values())
@@ -172,7 +191,9 @@ def test_quantity_keeps_the_mix_and_changes_the_sizes():
         assert fits(train[:, label], sizes / sizes.sum())
 
 
-@pytest.mark.parametrize("scheme", ["acid:3", "alid:3", "dirichlet-client:1"])
+@pytest.mark.parametrize(
+    "scheme", ["acid:3", "alid:3", "acid-random:3", "dirichlet-client:1", "dirichlet-prior:4"]
+)
 def test_where_classes_are_alike_sizes_are(scheme):
     """Four classes of 4,000 over four clients: about 4,000 each, binomial."""
     rng = np.random.default_rng(6)

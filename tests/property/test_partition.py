@@ -85,7 +85,9 @@ def same(one: Split, other: Split) -> bool:
     problems(),
     seeds,
     betas,
-    st.sampled_from(["iid", "dirichlet", "dirichlet-client", "quantity", "feature-noise"]),
+    st.sampled_from(
+        ["iid", "dirichlet", "dirichlet-client", "dirichlet-prior", "quantity", "feature-noise"]
+    ),
 )
 def test_schemes_that_use_every_row(problem, seed, beta, name):
     train, test, clients, classes = problem
@@ -94,7 +96,7 @@ def test_schemes_that_use_every_row(problem, seed, beta, name):
     check(result, train, test, clients)
     sizes = [len(rows) for rows in result.train]
     assert sum(sizes) == len(train)
-    if name in ("iid", "dirichlet-client", "feature-noise"):
+    if name in ("iid", "dirichlet-client", "dirichlet-prior", "feature-noise"):
         assert max(sizes) - min(sizes) <= 1
     assert (result.noise is not None) == (name == "feature-noise")
     assert result.relabel is None
@@ -125,11 +127,12 @@ def test_label_gives_exactly_k_classes_divided_evenly(problem, seed):
 
 
 @quick
-@given(holder_problems, seeds)
-def test_acid_and_alid_give_exactly_k_classes_and_at_most_an_equal_share(problem, seed):
+@given(holder_problems, seeds, st.sampled_from(["", "-random"]))
+def test_acid_and_alid_give_exactly_k_classes_and_at_most_an_equal_share(problem, seed, law):
     train, test, clients, classes, k = problem
-    acid = split(f"acid:{k}", train, test, clients=clients, classes=classes, seed=seed)
-    alid = split(f"alid:{k}", train, test, clients=clients, classes=classes, seed=seed)
+    how = {"clients": clients, "classes": classes, "seed": seed}
+    acid = split(f"acid{law}:{k}", train, test, **how)
+    alid = split(f"alid{law}:{k}", train, test, **how)
     check(acid, train, test, clients)
     held = [set(train[rows]) for rows in acid.train]
     used = np.concatenate(acid.train)
@@ -142,7 +145,7 @@ def test_acid_and_alid_give_exactly_k_classes_and_at_most_an_equal_share(problem
     assert len(alid.relabel) == clients
     assert all(sorted(numbers) == list(range(classes)) for numbers in alid.relabel)
     assert same(acid, Split(alid.train, alid.test))
-    assert same(alid, split(f"alid:{k}", train, test, clients=clients, classes=classes, seed=seed))
+    assert same(alid, split(f"alid{law}:{k}", train, test, **how))
 
 
 @quick
@@ -175,8 +178,11 @@ def test_any_text_gives_a_split_or_one_line(problem, seed, text, usage):
         assert len(result.splitlines()) == 1
 
 
+HOLDERS = ["label", "niid-label", "acid", "alid", "acid-random"]
+
+
 @quick
-@given(problems(), seeds, st.integers(1, 12), st.sampled_from(["label", "acid", "alid"]))
+@given(problems(), seeds, st.integers(1, 12), st.sampled_from(HOLDERS))
 def test_few_examples_give_exactly_k_classes_or_a_refusal(problem, seed, k, name):
     train, test, clients, classes = problem
     result = attempt(f"{name}:{k}", train, test, clients=clients, classes=classes, seed=seed)
@@ -195,6 +201,10 @@ SEEDED = [
     "quantity:1",
     "acid:3",
     "alid:3",
+    "acid-random:3",
+    "niid-label:3",
+    "niid-dirichlet:0.5",
+    "dirichlet-prior:4",
     "sizes:5x40",
 ]
 
@@ -215,6 +225,9 @@ LARGE = [
     "dirichlet-client:1e-6",
     "quantity:1e-6",
     "alid:5",
+    "alid-random:5",
+    "niid-label:2",
+    "dirichlet-prior:1e-6",
 ]
 
 

@@ -44,12 +44,12 @@ def among(holds: NDArray[np.bool_]) -> Table:
     return _over_rows(holds.T.astype(np.float64))
 
 
-def dirichlet(rng: np.random.Generator, beta: float, parts: int, draws: int) -> Table:
-    """Draw ``draws`` times from Dir(beta) over ``parts``.
+def dirichlet(rng: np.random.Generator, beta: float | Table, parts: int, draws: int) -> Table:
+    """Draw ``draws`` times from Dir(beta) over ``parts``; beta may differ from part to part.
 
     Beyond 1e-9 and 1e9 the limits are as good as reached.
     """
-    return rng.dirichlet(np.full(parts, min(max(beta, 1e-9), 1e9)), size=draws)
+    return rng.dirichlet(np.full(parts, np.clip(beta, 1e-9, 1e9)), size=draws)
 
 
 def spread(draw: Callable[[], Table]) -> Table:

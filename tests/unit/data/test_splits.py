@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import BadInput
-from tacit.data.splits import SCHEMES, SPLITS, clients_of, split
+from tacit.data.splits import SCHEMES, SPLITS, clients_of, dirichlet, split
 from tacit.data.splits.dealing import apportion
-from tacit.data.splits.drawing import fill_empty
+from tacit.data.splits.drawing import balanced_division, fill_empty
 from tacit.data.splits.sizes import PRESETS
 
 TEN = np.arange(100) % 10  # ten classes, ten examples each
@@ -49,6 +49,10 @@ def test_one_client_has_everything():
         "dirichlet-client:0.1",
         "quantity:0.1",
         "acid:10",
+        "acid-random:10",
+        "niid-label:10",
+        "niid-dirichlet:0.1",
+        "dirichlet-prior:0.1",
     ):
         result = draw(scheme, clients=1)
         assert result.train[0].tolist() == result.test[0].tolist() == list(range(100))
@@ -143,6 +147,91 @@ def test_acid_on_unequal_classes_starves_no_one():
     labels = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
     smallest = min(sizes(draw("acid:3", train=labels, clients=100, test=[]).train))
     assert 500 < smallest <= 600
+
+
+def test_acid_gives_consecutive_classes_as_pfldyn_does():
+    """Client c of PFLDyn's code has the classes (c + j) mod n, j < k, and 500 of 50,000."""
+    labels = np.arange(50_000) % 10
+    for scheme in ("acid:3", "alid:3"):
+        counts = table(labels, draw(scheme, train=labels, test=[], clients=100).train, 10)
+        for client in (0, 1, 8, 9, 42, 99):
+            mine = [(client + j) % 10 for j in range(3)]
+            assert np.flatnonzero(counts[client]).tolist() == sorted(mine)
+        assert (counts.sum(axis=1) == 500).all()
+        assert set(counts[counts > 0]) <= {165, 166, 167, 168}
+
+
+def test_acid_random_stays_as_acid_was():
+    """What acid:k did before it followed PFLDyn's lists: figures name it."""
+    result = split("acid-random:1", [0, 1, 0, 1, 0, 1], [], clients=3, classes=2, seed=1)
+    assert [rows.tolist() for rows in result.train] == [[0, 2], [3], [1, 5]]
+
+
+def test_niid_label_gives_client_i_class_i_and_random_others():
+    labels = np.arange(60_000) % 10
+    seen = set()
+    for seed in range(20):
+        counts = table(labels, draw("niid-label:2", labels, [], 10, seed=seed).train, 10)
+        held = counts > 0
+        assert held[np.arange(10), np.arange(10)].all()
+        assert (held.sum(axis=1) == 2).all()
+        assert counts.sum() == 60_000
+        for label in range(10):  # equal parts for the holders
+            parts = counts[held[:, label], label]
+            assert parts.max() - parts.min() <= 1
+        seen |= set(held.sum(axis=0).tolist())
+        assert counts.sum(axis=1).max() > 1.2 * counts.sum(axis=1).min()  # sizes are skewed
+    assert {1, 2, 3, 4} <= seen
+
+
+def test_niid_label_one_is_a_class_each():
+    counts = table(TEN, draw("niid-label:1", clients=20).train, 10)
+    assert counts.tolist() == np.tile(5 * np.eye(10, dtype=int), (2, 1)).tolist()
+
+
+def test_niid_label_cuts_a_class_in_the_order_of_the_clients():
+    """As numpy's array_split: 7 examples for 3 holders are 3, 2 and 2."""
+    result = draw("niid-label:1", np.zeros(7, int), [], clients=3, classes=1)
+    assert sizes(result.train) == [3, 2, 2]
+
+
+class Told:
+    """A generator whose draws from the Dirichlet law are told beforehand."""
+
+    def __init__(self, *shares):
+        self.shares = [np.array(s) for s in shares]
+
+    def dirichlet(self, concentration, size):
+        return self.shares.pop(0)[None]
+
+
+def test_niid_dirichlet_balances_by_hand():
+    """Two clients, classes of 10, 10 and 4: an even share is 12.
+
+    Of class 0 client 0 gets 9; of class 1, as drawn, 8 more: 17, enough. So class 2 goes to client
+    1 whole, although its draw would give it a fourth.
+    """
+    rng = Told([0.9, 0.1], [0.8, 0.2], [0.75, 0.25])
+    counts = balanced_division(rng, 0.5, np.array([10, 10, 4]), 2)
+    assert counts.tolist() == [[9, 8, 0], [1, 2, 4]]
+
+
+def test_niid_dirichlet_gives_everybody_ten_and_nobody_two_even_shares():
+    labels = np.arange(60_000) % 10
+    for seed in range(5):
+        had = sizes(draw("niid-dirichlet:0.05", labels, [], 10, seed=seed).train)
+        assert sum(had) == 60_000
+        assert min(had) >= 10
+        assert max(had) < 6000 + 6000  # below an even share before the last class that it got
+
+
+def test_dirichlet_prior_is_hsus_law():
+    """Shares from Dir(beta p) have the variance p(1-p)/(beta+1)."""
+    labels = np.arange(100_000) % 10
+    drawn = draw("dirichlet-prior:1", labels, [], 400).train[:100]
+    assert (table(labels, drawn, 10) / 250).var() == pytest.approx(0.1 * 0.9 / 2, rel=0.15)
+    alike = draw("dirichlet-client:1", labels, [], 400).train[:100]  # Dir(1, ..., 1), so 10 + 1
+    assert (table(labels, alike, 10) / 250).var() == pytest.approx(0.1 * 0.9 / 11, rel=0.15)
 
 
 def test_alid_is_acid_with_permuted_classes():
@@ -242,7 +331,10 @@ def test_every_scheme_has_a_line_of_help():
 
 
 LIKE = "must be like sizes:4x2500,49x1000,public=1000 (or public=rest), or kd-mnist or kd-svhn"
-NAMES = "acid, alid, dirichlet, dirichlet-client, feature-noise, iid, label, quantity, sizes"
+NAMES = (
+    "acid, alid, acid-random, alid-random, dirichlet, dirichlet-client, niid-dirichlet, "
+    "dirichlet-prior, feature-noise, iid, label, niid-label, quantity, sizes"
+)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +403,19 @@ def test_refusals_of_the_rest(changed, line):
     assert str(refusal.value) == line
 
 
+def test_refusal_of_a_law_that_never_gives_everybody_ten(monkeypatch):
+    monkeypatch.setattr(dirichlet, "DRAWS", 20)
+    line = r"^split = 'niid-dirichlet:1e-6': no draw gave every client 10 examples; take a larger"
+    with pytest.raises(BadInput, match=line):  # a class goes to one client, and one has 5
+        draw("niid-dirichlet:1e-6", [0] * 95 + [1] * 5, [], clients=2)
+
+
+def test_refusal_of_clients_that_cannot_have_ten():
+    line = r"^split = 'niid-dirichlet:1': 11 clients of at least 10 need 110 training examples \("
+    with pytest.raises(BadInput, match=line):
+        draw("niid-dirichlet:1", clients=11)
+
+
 def test_refusal_of_k_counts_only_classes_that_have_examples():
     with pytest.raises(
         BadInput, match=r"^split = 'label:3': k must be between 1 and 2 \(2 of 3 have examples\)$"
@@ -318,7 +423,7 @@ def test_refusal_of_k_counts_only_classes_that_have_examples():
         draw("label:3", train=[0, 0, 2, 2], test=[], clients=2, classes=3)
 
 
-@pytest.mark.parametrize("name", ["label", "acid", "alid"])
+@pytest.mark.parametrize("name", ["label", "niid-label", "acid", "alid", "acid-random"])
 def test_refusal_of_a_class_with_fewer_examples_than_holders(name):
     line = rf"^split = '{name}:2': class 1 has 2 examples for 3 clients that should hold it$"
     with pytest.raises(BadInput, match=line):

@@ -1,4 +1,4 @@
-"""A few classes for each client and equal sizes (CUAG-PFL's ACIDk), also under private numbers."""
+"""A few classes for each client, equal sizes (PFLDyn's ACIDk), also under private numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,38 @@ from tacit.core.data import IntArray
 from tacit.data import proportions
 from tacit.data.proportions import Table
 from tacit.data.splits.dealing import deal
-from tacit.data.splits.drawing import draw_holders, draw_holds
-from tacit.data.splits.scheme import Request, Scheme
+from tacit.data.splits.drawing import class_lists, consecutive, draw_holders, draw_holds
+from tacit.data.splits.scheme import BoolArray, Request, Scheme
 
 
 def draw(request: Request) -> IntArray:
-    """K classes for each client, sampled from without replacement (CUAG-PFL's ACIDk.
+    """K consecutive classes for each client, dealt out one by one (PFLDyn's ACIDk; ALIDk's rows).
 
-    Also the rows of ALIDk).
+    Each client in turn takes an example of the class of which it has the fewest (of several: of the
+    one with most left), up to an equal share. Difference from PFLDyn: whoever finds nothing left of
+    its classes has fewer, where PFLDyn takes from others, which need not end.
+    """
+    rng = request.rng("acid")
+    holds = draw_holders(request, rng, consecutive)
+    return deal(rng, request.labels, _take_turns(request, holds))
+
+
+def shares(request: Request) -> Table:
+    """K consecutive classes for each client, of the same size if they can be."""
+    every = np.arange(request.classes)
+    holds = draw_holds(request, request.rng("acid"), every, consecutive)
+    return proportions.balanced(proportions.among(holds))
+
+
+def draw_by_lot(request: Request) -> IntArray:
+    """K classes for each client, dealt by lot, sampled from without replacement.
 
     The clients draw in a random order, each as many examples as an equal division gives, or fewer
     when its classes have no more. One example of each class is set aside for each of its holders,
     so everyone has exactly k classes.
     """
     rng = request.rng("acid")
-    holds = draw_holders(request, rng)
+    holds = draw_holders(request, rng, class_lists)
     counts = holds.astype(np.int64)
     waiting = counts.sum(axis=0)
     left = request.class_sizes - waiting
@@ -36,9 +53,10 @@ def draw(request: Request) -> IntArray:
     return deal(rng, request.labels, counts)
 
 
-def shares(request: Request) -> Table:
-    """K classes for each client, divided so that clients are of the same size if they can be."""
-    holds = draw_holds(request, request.rng("acid"), np.arange(request.classes))
+def shares_by_lot(request: Request) -> Table:
+    """K classes for each client by lot, of the same size if they can be."""
+    every = np.arange(request.classes)
+    holds = draw_holds(request, request.rng("acid"), every, class_lists)
     return proportions.balanced(proportions.among(holds))
 
 
@@ -46,6 +64,24 @@ def permutations(request: Request) -> tuple[tuple[int, ...], ...]:
     """Return ALIDk's private numbering of the classes, one permutation for each client."""
     numbers = np.tile(np.arange(request.classes), (request.clients, 1))
     return tuple(tuple(row) for row in request.rng("alid").permuted(numbers, axis=1).tolist())
+
+
+def _take_turns(request: Request, holds: BoolArray) -> IntArray:
+    """Let clients take examples in turn: ``counts[client, class]``; one of each class to begin."""
+    left = (request.class_sizes - holds.sum(axis=0)).tolist()
+    taken = [dict.fromkeys(np.flatnonzero(mine).tolist(), 1) for mine in holds]
+    goal = len(request.labels) // request.clients
+    for _ in range(len(taken[0]), goal):
+        for mine in taken:
+            able = [label for label in mine if left[label]]
+            if able:
+                label = min(able, key=lambda label: (mine[label], -left[label]))
+                mine[label] += 1
+                left[label] -= 1
+    counts = np.zeros(holds.shape, dtype=np.int64)
+    for client, mine in enumerate(taken):
+        counts[client, list(mine)] = list(mine.values())
+    return counts
 
 
 def _draw_fairly(wanted: int, left: IntArray, waiting: IntArray) -> IntArray:
@@ -68,7 +104,7 @@ def _draw_fairly(wanted: int, left: IntArray, waiting: IntArray) -> IntArray:
 
 ACID = Scheme(
     "acid:k",
-    "k classes per client, sampled without replacement, equal sizes where possible",
+    "client c has the k classes from c on, sampled without replacement, equal sizes (PFLDyn)",
     draw,
     shares,
 )
@@ -77,5 +113,18 @@ ALID = Scheme(
     "like acid:k, and each client's class numbers are permuted privately",
     draw,
     shares,
+    relabel=permutations,
+)
+ACID_RANDOM = Scheme(
+    "acid-random:k",
+    "like acid:k, but the classes are dealt to the clients by lot",
+    draw_by_lot,
+    shares_by_lot,
+)
+ALID_RANDOM = Scheme(
+    "alid-random:k",
+    "like acid-random:k, and each client's class numbers are permuted privately",
+    draw_by_lot,
+    shares_by_lot,
     relabel=permutations,
 )

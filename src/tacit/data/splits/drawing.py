@@ -11,14 +11,17 @@ from tacit.core.data import IntArray
 from tacit.data.proportions import dirichlet
 from tacit.data.splits.scheme import BoolArray, Request, k_of
 
+Lists = Callable[[np.random.Generator, int, int, int], IntArray]
+"""A law of who holds what: (rng, clients, k, classes) to k classes for each client."""
 
-def draw_holders(request: Request, rng: np.random.Generator) -> BoolArray:
-    """Draw who holds which classes.
+
+def draw_holders(request: Request, rng: np.random.Generator, lists: Lists) -> BoolArray:
+    """Draw who holds which classes, by a law.
 
     ``holds[client, class]``, k for each client, only classes that have examples.
     """
     sizes = request.class_sizes
-    holds = draw_holds(request, rng, np.flatnonzero(sizes))
+    holds = draw_holds(request, rng, np.flatnonzero(sizes), lists)
     holders = holds.sum(axis=0)
     short = np.flatnonzero(sizes < holders)
     if len(short):
@@ -30,13 +33,34 @@ def draw_holders(request: Request, rng: np.random.Generator) -> BoolArray:
     return holds
 
 
-def draw_holds(request: Request, rng: np.random.Generator, present: IntArray) -> BoolArray:
+def draw_holds(
+    request: Request, rng: np.random.Generator, present: IntArray, lists: Lists
+) -> BoolArray:
     """Draw who holds which of the classes ``present``, k for each client."""
     k = k_of(request, len(present))
-    lists = present[class_lists(rng, request.clients, k, len(present))]
+    mine = present[lists(rng, request.clients, k, len(present))]
     holds = np.zeros((request.clients, request.classes), dtype=np.bool_)
-    holds[np.arange(request.clients)[:, None], lists] = True
+    holds[np.arange(request.clients)[:, None], mine] = True
     return holds
+
+
+def consecutive(rng: np.random.Generator, clients: int, k: int, classes: int) -> IntArray:
+    """Give client c the classes c, c + 1, ..., c + k - 1, round and round (PFLDyn's lists).
+
+    >>> consecutive(np.random.default_rng(0), 3, 2, 3).tolist()
+    [[0, 1], [1, 2], [2, 0]]
+    """
+    return (np.arange(clients)[:, None] + np.arange(k)) % classes
+
+
+def own_and_others(rng: np.random.Generator, clients: int, k: int, classes: int) -> IntArray:
+    """Give client i the class i, round and round, and k - 1 random others (NIID-Bench's lists).
+
+    So some classes have more holders than others.
+    """
+    own = np.arange(clients)[:, None] % classes
+    far = np.argsort(rng.random((clients, classes - 1)), axis=1)[:, : k - 1]
+    return np.hstack([own, (own + 1 + far) % classes])
 
 
 def class_lists(rng: np.random.Generator, clients: int, k: int, classes: int) -> IntArray:
@@ -64,6 +88,25 @@ def divide(rng: np.random.Generator, beta: float, sizes: IntArray, clients: int)
     cuts = np.minimum(upto * sizes[:, None], sizes[:, None]).astype(np.int64)
     cuts[:, -1] = sizes
     return np.diff(cuts, axis=1, prepend=0).T
+
+
+def balanced_division(
+    rng: np.random.Generator, beta: float, sizes: IntArray, clients: int
+) -> IntArray:
+    """Divide class by class as `divide`, but nothing more goes to whoever has an even share.
+
+    NIID-Bench's balancing: ``counts[client, class]``.
+    """
+    counts = np.zeros((clients, len(sizes)), dtype=np.int64)
+    even = sizes.sum() / clients
+    for label, size in enumerate(sizes):
+        share = dirichlet(rng, beta, clients, 1)[0] * (counts.sum(axis=1) < even)
+        if not share.sum() > 0:  # so small a beta that nobody without enough has any share
+            share = (counts.sum(axis=1) < even).astype(np.float64)
+        cuts = (np.cumsum(share / share.sum()) * size).astype(np.int64)
+        cuts[-1] = size
+        counts[:, label] = np.diff(np.minimum(cuts, size), prepend=0)
+    return counts
 
 
 def draw_filled(draw: Callable[[], IntArray]) -> IntArray:
