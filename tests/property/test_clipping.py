@@ -15,7 +15,6 @@ from tacit.core import BadInput, Everyone, Params, Replies
 from tacit.core.errors import check_clip
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.local import prototypes as prototype_room
 from tacit.local.prototypes import Private, on_sphere, private_prototypes
 from tacit.methods.spec import method_from_spec
 from tacit.models import build
@@ -279,15 +278,15 @@ def test_one_client_moves_a_sum_by_at_most_the_clip(values, clip):
     assert norm64(got.values()) <= clip
 
 
-def captured(room, monkeypatch):
-    """Let a room's Gaussian releases through without noise, and note what they are of."""
+def captured(monkeypatch):
+    """Let Gaussian releases through without noise, and note what they are of."""
     seen = []
 
     def exact(me, what, value, *, sensitivity, z, **rest):
         seen.append((value, sensitivity))
         return value
 
-    monkeypatch.setattr(room, "gaussian", exact)
+    monkeypatch.setattr(mechanisms, "gaussian", exact)
     return seen
 
 
@@ -299,7 +298,7 @@ def captured(room, monkeypatch):
 @MANY
 def test_one_record_moves_moments_by_at_most_their_sensitivity(record, R, shared):
     with pytest.MonkeyPatch.context() as patch:
-        seen = captured(mechanisms, patch)
+        seen = captured(patch)
         F, y = torch.tensor([record]), torch.tensor([1])
         release(a_client(), F, y, 2, Terms(mu=1.0, R=R), shared=shared)
         for value, sensitivity in seen:
@@ -312,7 +311,7 @@ def test_one_record_moves_moments_by_at_most_their_sensitivity(record, R, shared
 @settings(max_examples=30, deadline=None)
 def test_one_record_moves_prototypes_by_at_most_their_sensitivity(record, radius):
     with pytest.MonkeyPatch.context() as patch:
-        seen = captured(prototype_room, patch)
+        seen = captured(patch)
         x = torch.tensor([record])
         data = LocalData(Examples(x, torch.tensor([1])), np.arange(1), (0.5,), (0.5,))
         me = a_client(data=data, model=build("mlp", (4,), 3, 0))

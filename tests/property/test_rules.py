@@ -3,9 +3,11 @@
 Whatever the clipping norm, the noise multiplier, the rounds a client takes part in, and its size.
 """
 
+import ast
 import importlib
 import pkgutil
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox import Server, a_client
 
-from tacit.core import FEDERATION, Everyone, Fixed, Ledger, Nothing, Params, Poisson, Replies
-from tacit.core.method import Unnoised
+import tacit
+from tacit.core import (
+    FEDERATION,
+    Everyone,
+    Fixed,
+    Ledger,
+    NonPrivate,
+    Nothing,
+    Params,
+    Poisson,
+    Replies,
+    Unnoised,
+)
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import cuag_claims
@@ -23,23 +36,28 @@ from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Tu
 from tacit.methods.local import KeptAtHome
 from tacit.methods.pfldyn import Update as Sent
 from tacit.methods.udp import EqualShares
+from tacit.privacy import mechanisms
 from tacit.privacy.mechanisms import update_z
 from tacit.privacy.rules import (
     AsPublished,
+    Choices,
     ClaimedMean,
+    Histogram,
     Noised,
     NoisyCounts,
     NoisyMean,
+    NoisySteps,
     NoisyWinners,
     Open,
+    Together,
     Update,
     in_turn,
     lines_of,
 )
 from tacit.privacy.schedule import mu_in_round
-from tacit.synthesis.augment import Augment
+from tacit.synthesis.gan import GAN, Training
+from tacit.synthesis.labels import histogram_rule, pls, pls_rule
 from tacit.synthesis.moments import Terms, release
-from tacit.synthesis.source import Source
 
 POINT = Params(w=torch.tensor([3.0, -4.0]), b=torch.tensor([12.0]))
 FEW = settings(max_examples=30)
@@ -287,6 +305,98 @@ def test_winners_are_paid_for_by_every_voter_as_predicted(queries, scale, kind, 
         assert numbered(own, range(T)) == Ledger(rule.lines(client, 20, T))
 
 
+laws = st.sampled_from(["poisson", "fixed"])
+
+
+@FEW
+@given(
+    rule=st.builds(NoisySteps, st.floats(0.01, 1), positive, positive, st.integers(1, 9), laws),
+    when=rounds,
+    task=st.sampled_from(["", "x.train"]),
+)
+def test_noisy_steps_are_one_line_a_round_and_no_step_more(rule, when, task):
+    ledger = Ledger()
+    for t in when:
+        steps = rule.begin(replace(at(t, ledger), task=task))
+        for _ in steps.samples(20):
+            steps.noised([torch.zeros(2)])
+        with pytest.raises(RuntimeError, match="more releases"):
+            steps.noised([torch.zeros(2)])
+    told = [replace(line, what=f"{task} dp-sgd".strip()) for line in rule.lines("0", 20, len(when))]
+    assert numbered(ledger, when) == Ledger(told)
+
+
+@FEW
+@given(epsilon=positive, when=rounds)
+def test_counts_of_examples_are_one_line_as_predicted(epsilon, when):
+    rule, ledger = histogram_rule(epsilon), Ledger()
+    for t in when:
+        rule.send(at(t, ledger), np.array([3, 0, 17]))
+    assert isinstance(rule, Histogram)
+    assert numbered(ledger, when) == Ledger(rule.lines("0", 20, len(when)))
+
+
+@FEW
+@given(epsilon=st.floats(0.01, 10), classes=st.integers(1, 6), when=rounds)
+def test_labels_by_pls_are_a_choice_for_each_class_as_predicted(epsilon, classes, when):
+    rule, ledger = pls_rule(epsilon, classes), Ledger()
+    for t in when:
+        pls(at(t, ledger), classes=classes, gamma=0.5, epsilon=epsilon)
+    assert isinstance(rule, Choices)
+    assert numbered(ledger, when) == Ledger(rule.lines("0", 20, len(when)))
+    # whoever does not know the classes counts one choice with all of epsilon
+    whole, each = (sum_of(r.lines("0", 20, 1)) for r in (pls_rule(epsilon), rule))
+    assert each == pytest.approx(whole)
+
+
+def sum_of(lines):
+    return sum(line.event.epsilon * line.total() for line in lines)
+
+
+def test_a_rule_makes_as_many_choices_as_it_is_for():
+    with pytest.raises(ValueError, match="the rule is for 2"):
+        pls_rule(1.0, 2).send(at(0, Ledger()), [np.zeros(3)] * 3, sensitivity=1.0)
+
+
+@FEW
+@given(
+    gan=st.builds(
+        GAN,
+        epochs=st.integers(1, 3),
+        batch=st.integers(1, 30),
+        z=st.floats(2.0, 9.0),
+        conditional=st.booleans(),
+        mode=st.sampled_from(["certified", "paper"]),
+    ),
+    n=st.integers(1, 40),
+    when=rounds,
+)
+def test_the_steps_of_a_gan_and_its_labels_are_what_was_predicted(gan, n, when):
+    rule, ledger = gan.rule(np.inf, 1e-5), Ledger()
+    for t in when:
+        rule.begin(at(t, ledger), n)
+    assert isinstance(rule, Training)
+    assert numbered(ledger, when) == Ledger(rule.lines("0", n, len(when)))
+
+
+@FEW
+@given(all_of=st.lists(rules, max_size=3, unique_by=lambda rule: rule.lines("0", 20, 1)[0].what))
+def test_rules_together_say_what_each_says(all_of):
+    ledger = Ledger()
+    for rule in all_of:
+        rule.send(at(0, ledger), POINT)
+    assert numbered(ledger, [0]) == Ledger(Together(tuple(all_of)).lines("0", 20, 1))
+
+
+@given(times=st.integers(0, 5))
+def test_updates_as_they_are_need_one_line_however_many_rounds(times):
+    lines = Unnoised("mine").lines("0", 20, times)
+    assert [line.event for line in lines] == [NonPrivate(WITHOUT)] * (times > 0)
+
+
+WITHOUT = "mine sends its updates without noise"
+
+
 def test_what_stays_at_home_says_so_beside_the_steps():
     sgd = SGD(batch=20, clip=1.0, z=2.0)
     said, *steps = KeptAtHome(sgd).lines("0", 20, 3)
@@ -296,9 +406,8 @@ def test_what_stays_at_home_says_so_beside_the_steps():
 
 HERE = {Open, AsPublished, Noised, Update, NoisyMean, ClaimedMean, NoisyCounts, NoisyWinners}
 HERE |= {cuag_claims.AsPublished, ExampleLevel, LayeredUpdate, LayeredSum}
-HERE |= {SGD, EqualShares, Terms, KeptAtHome}
-# one line for all rounds, which says infinity; and tests/conformance/test_predicted.py runs these
-ELSEWHERE = {Unnoised, Source, Augment}
+HERE |= {SGD, EqualShares, Terms, KeptAtHome, Unnoised, Together}
+HERE |= {NoisySteps, Histogram, Choices, Training}
 
 
 def test_every_rule_of_the_package_is_tried_here():
@@ -310,4 +419,21 @@ def test_every_rule_of_the_package_is_tried_here():
             members = vars(importlib.import_module(module.name)).values()
             found |= {c for c in members if isinstance(c, type) and "lines" in vars(c)}
     rules_found = {c for c in found if is_dataclass(c)}
-    assert rules_found == HERE | ELSEWHERE
+    assert rules_found == HERE
+
+
+def test_only_rules_call_a_mechanism_that_writes_a_line():
+    """So whatever is released has a rule; a method of the package cannot go past it."""
+    writes = {"gaussian", "gaussian_update", "gaussian_mean", "claimed_gaussian", "claimed_mean"}
+    writes |= {"without_guarantee", "PrivateSteps", "discrete_laplace", "exponential"}
+    writes |= {"exponentials", "noisy_votes", "noisy_counts"}
+    assert writes <= vars(mechanisms).keys()
+    root = Path(tacit.__file__).parent
+    callers = {
+        file.relative_to(root).as_posix()
+        for file in root.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in writes
+    }
+    assert callers == {"privacy/mechanisms.py", "privacy/rules.py"}

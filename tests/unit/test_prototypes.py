@@ -13,7 +13,6 @@ from sklearn.neighbors import NearestCentroid
 from tacit.core import BadInput, Client, Gaussian, Ledger, Params, params_of
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
-from tacit.local import prototypes as room
 from tacit.local.prototypes import (
     Episodes,
     Private,
@@ -25,6 +24,7 @@ from tacit.local.prototypes import (
     prototypes,
 )
 from tacit.models import build
+from tacit.privacy import mechanisms
 
 CLASSES = 3
 
@@ -211,13 +211,13 @@ def test_wrong_settings_are_refused(field, value):
 def released(me, private, monkeypatch):
     """Return what goes into the Gaussian release of the prototypes, and its sensitivity."""
     seen = []
-    real = room.gaussian
+    real = mechanisms.gaussian
 
-    def spy(me, what, value, *, sensitivity, z):
+    def spy(me, what, value, *, sensitivity, z, **rest):
         seen.append((value, sensitivity))
-        return real(me, what, value, sensitivity=sensitivity, z=z)
+        return real(me, what, value, sensitivity=sensitivity, z=z, **rest)
 
-    monkeypatch.setattr(room, "gaussian", spy)
+    monkeypatch.setattr(mechanisms, "gaussian", spy)
     private_prototypes(me, on_sphere(private.radius), private)
     return seen[0]
 
@@ -255,13 +255,13 @@ def test_classes_are_known_by_their_noisy_counts(monkeypatch):
     """However many examples there are: with counts that noise has turned round, none is known."""
     me, private = random_client(60), Private(1.0, 0.0, 0.1, 2.0)
     assert private_prototypes(me, on_sphere(2.0), private).known.all()
-    real = room.gaussian
+    real = mechanisms.gaussian
 
     def turned_round(*args, **kwargs):
         noisy = real(*args, **kwargs)
         return Params(sums=noisy["sums"], counts=-noisy["counts"])
 
-    monkeypatch.setattr(room, "gaussian", turned_round)
+    monkeypatch.setattr(mechanisms, "gaussian", turned_round)
     made = private_prototypes(me, on_sphere(2.0), private)
     assert not made.known.any()
     assert made.points.norm(dim=1).min() > 2.0  # sums that are divided by nothing

@@ -63,7 +63,7 @@ from tacit.methods import METHODS
 from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.privacy.guard import Budget
-from tacit.privacy.mechanisms import discrete_laplace, without_guarantee
+from tacit.privacy.rules import Histogram, Open
 
 log = logging.getLogger("tacit.site")
 # for a measuring task: whose model its method must answer with
@@ -280,10 +280,10 @@ class Site:
         try:
             if call.task == tally_own.name:
                 why = "metrics of a personal model depend on its training data"
-                without_guarantee(me, "metrics", why)
+                Open("metrics", why).note(me)
             if self.metrics == math.inf:
                 why = "the counts of right and wrong on test data, not training data, are exact"
-                without_guarantee(examiner, "metrics", why)
+                Open("metrics", why).note(examiner)
             else:  # what cannot be paid for is not even counted
                 trial = replace(examiner, spent=Ledger(examiner.spent), drawn=[])
                 self._noisy(trial, Tally([0] * me.classes, [0] * me.classes, None))
@@ -299,7 +299,7 @@ class Site:
     def _noisy(self, examiner: Client, counted: Tally) -> Tally:
         """Return counts with noise: a test example is in one of them, once."""
         counts = np.array([counted.right, counted.wrong])
-        noisy = discrete_laplace(examiner, "metrics", counts, epsilon=self.metrics).value.tolist()
+        noisy = Histogram("metrics", self.metrics).send(examiner, counts).value.tolist()
         return Tally(noisy[0], noisy[1], None)
 
 

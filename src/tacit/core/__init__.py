@@ -57,7 +57,6 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.ledger import is_public as is_public
     from tacit.core.ledger import public as public
     from tacit.core.ledger import union as union
-    from tacit.core.ledger import unnoised as unnoised
     from tacit.core.loose import Array as Array
     from tacit.core.loose import Json as Json
     from tacit.core.loose import Keywords as Keywords
@@ -70,6 +69,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.method import Sizes as Sizes
     from tacit.core.method import State as State
     from tacit.core.method import Times as Times
+    from tacit.core.method import Unnoised as Unnoised
     from tacit.core.names import AskId as AskId
     from tacit.core.names import ClientId as ClientId
     from tacit.core.names import Owner as Owner

@@ -105,18 +105,6 @@ class Release:
         return self.steps * sum(last - first + 1 for first, last in self.rounds)
 
 
-def unnoised(name: str, client: str) -> Release:
-    """Return the line of a method that sends its updates as they are."""
-    return Release(
-        name,
-        "example",
-        client,
-        "server",
-        NonPrivate(f"{name} sends its updates without noise"),
-        ((0, 0),),
-    )
-
-
 def union(a: Rounds, b: Rounds) -> Rounds:
     """Return the rounds in either.
 

@@ -21,7 +21,7 @@ from tacit.core import BadInput, Client, Json, Keywords, Ledger, Noise, check_nu
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
-from tacit.privacy.mechanisms import without_guarantee
+from tacit.privacy.rules import Open
 from tacit.synthesis.labels import cut, pls, shares, spelled_out
 from tacit.synthesis.source import Source
 
@@ -59,7 +59,7 @@ def synthesise(
         dataset.name, 0, data, data, nn.Identity(), {}, rng, noise, task="synth", classes=classes
     )
     if dataset.inferred:
-        without_guarantee(me, "classes", "the classes are those found in the data, not stated ones")
+        Open("classes", "the classes are those found in the data, not stated ones").note(me)
     fitted = source.fit(me, delta, watch)
     counts = fitted.counts
     if counts is None:  # the paper's way

@@ -12,7 +12,7 @@ belong to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,8 +33,9 @@ from tacit.core import (
 )
 from tacit.local.sgd import Correction, check_once, network
 from tacit.privacy.insides import Memory
-from tacit.privacy.mechanisms import PrivateSteps, clip_rows, gaussian
+from tacit.privacy.mechanisms import clip_rows
 from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.rules import Noised, NoisySteps, Together
 
 CHUNK = 500  # examples that go through the network at a time where no gradient is needed
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -147,6 +148,11 @@ class Private:
         check_clip("clip", self.clip)
         check_clip("radius", self.radius)
 
+    @property
+    def prototypes(self) -> Noised:
+        """The rule of class sums of embeddings, with class counts: :func:`private_prototypes`."""
+        return Noised("prototypes", 2**0.5 * self.radius, self.z_prototypes)
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -222,7 +228,7 @@ class Episodes:
         made = private_prototypes(me, embed, private)
         me.model.train()
         loss = partial(_losses, made, embed)
-        release = PrivateSteps(me, self.rate(len(me.data)), private.clip, private.z, self.steps)
+        release = self.noisy_steps(private, len(me.data)).begin(me)
         for rows in release.samples(len(me.data)):
             inputs, labels = me.data.batch(rows)
             sums, _ = clipped_sum(me.model, loss, inputs, labels, private.clip)
@@ -233,6 +239,14 @@ class Episodes:
     def rate(self, n: int) -> float:
         """Return the share of ``n`` examples that a private step looks at."""
         return min(1.0, self.batch / n)
+
+    def noisy_steps(self, private: Private, n: int) -> NoisySteps:
+        """Return the rule of a round's steps on ``n`` examples."""
+        return NoisySteps(self.rate(n), private.clip, private.z, self.steps)
+
+    def rule(self, private: Private, n: int) -> Together:
+        """Return the rule of a private round on ``n`` examples: prototypes, then steps."""
+        return Together((private.prototypes, self.noisy_steps(private, n)))
 
 
 def _losses(
@@ -254,9 +268,8 @@ def private_prototypes(me: Client, embed: Embed, private: Private) -> Prototypes
     R = private.radius
     features, labels = embedded(me, embed)
     sums, counts = class_sums(clip_rows(features.double(), R), labels, classes_of(me))
-    what = f"{me.task} prototypes".strip()
-    exact = Params(sums=sums, counts=R * counts)
-    noisy = gaussian(me, what, exact, sensitivity=2**0.5 * R, z=private.z_prototypes)
+    rule = replace(private.prototypes, what=f"{me.task} {private.prototypes.what}".strip())
+    noisy = rule.send(me, Params(sums=sums, counts=R * counts))
     noisy = Params({k: v.to(features.dtype) for k, v in noisy.items()})
     seen = noisy["counts"] / R
     known = seen > max(1.0, 2 * 2**0.5 * private.z_prototypes)

@@ -18,14 +18,12 @@ from tacit.core import (
     BadInput,
     Client,
     ClientId,
-    Gaussian,
     Method,
     Params,
     Predictor,
     PublicFloat,
     PublicInt,
     Release,
-    Sampling,
     Sizes,
     Times,
     check_choice,
@@ -40,8 +38,8 @@ from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.checks import cross_entropies
 from tacit.privacy.insides import Memory
-from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.rules import NoisySteps
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # (gradient, where we are) -> the direction a method goes instead
@@ -200,9 +198,7 @@ class SGD:
             raise BadInput(f"sgd.clip = {self.clip:g}: {NOT_A_SUM}")
         check_once(me)
         memory = Memory.of(me.model)
-        release = PrivateSteps(
-            me, self.rate(len(me.data)), self.clip, self.z, self.private_steps(len(me.data))
-        )
+        release = self.noisy_steps(len(me.data)).begin(me)
         for rows in release.samples(len(me.data)):
             inputs, labels = me.data.batch(rows)
             sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, self.clip)
@@ -216,18 +212,11 @@ class SGD:
 
     def lines(self, client: ClientId, n: int, times: int) -> list[Release]:
         """Return the ledger lines of a client with ``n`` examples after ``times`` rounds."""
-        if not self.clip or not times:
-            return []
-        sampling = Sampling.at(self.rate(n))
-        steps = self.private_steps(n)
-        when = ((0, times - 1),)
-        return [
-            Release("dp-sgd", "example", client, "server", Gaussian(self.z), when, steps, sampling)
-        ]
+        return self.noisy_steps(n).lines(client, n, times) if self.clip else []
 
-    def releases(self, sizes: Sizes, times: Times) -> list[Release]:
-        """Return the same of all clients, each as often as it takes part."""
-        return [line for c, n in sizes.items() for line in self.lines(c, n, times[c])]
+    def noisy_steps(self, n: int) -> NoisySteps:
+        """Return the rule of a round of DP-SGD on ``n`` examples."""
+        return NoisySteps(self.rate(n), self.clip, self.z, self.private_steps(n))
 
     def costing(self, epsilon: float, *, clip: float, n: int, times: int, delta: float) -> SGD:
         """Return this as DP-SGD whose ``times`` rounds on ``n`` examples cost ``epsilon``."""

@@ -16,7 +16,7 @@ from tacit.methods.cuag_claims import NAME
 from tacit.methods.pfldyn import Update
 from tacit.privacy import rules
 from tacit.privacy.layers import LayerBounds
-from tacit.privacy.mechanisms import gaussian_line, steps_line, update_z
+from tacit.privacy.mechanisms import update_z
 from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
 
 TO_PROTOTYPES = 0.1  # of mu^2, at the example level
@@ -58,10 +58,7 @@ class ExampleLevel:
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         if not times:
             return []
-        private = self.private(n, times)
-        first = gaussian_line("prototypes", private.z_prototypes)
-        steps = steps_line("dp-sgd", self.local.rate(n), private.z, self.local.steps)
-        return rules.over(first, owner, times) + rules.over(steps, owner, times)
+        return self.local.rule(self.private(n, times), n).lines(owner, n, times)
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,15 @@ from tacit.core import (
     Sample,
     Sizes,
     Times,
+    Unnoised,
     check_rounds,
     task,
-    unnoised,
 )
 from tacit.data.examples import Examples, Pool
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local import Done
+from tacit.privacy.rules import once
 from tacit.synthesis.augment import Augment
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, dealt, next_shares
 
@@ -108,12 +109,12 @@ class DAFL(Augment, Method):
             yield replace(s, inner=s.inner.then(inner))
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
+        lines = once(self.pool_rule(delta), sizes, sizes)
         if self.phase == "synthetic" and isinstance(self.method, Trains):
             return lines  # it trains on the pool alone
         lines += self.method.releases(sizes, times, delta)
         if self.phase != "synthetic" and self.method.protects[1] != "server":
-            lines += [unnoised(type(self.method).__name__.lower(), c) for c in sizes]
+            lines += once(Unnoised.of(self.method), sizes, sizes)  # the server sees the updates
         return lines
 
 

@@ -27,14 +27,15 @@ from tacit.core import (
     Reply,
     Sizes,
     Times,
+    Unnoised,
     check_number,
     check_rounds,
     some,
     task,
-    unnoised,
 )
 from tacit.local.sgd import NOT_A_SUM, SGD
 from tacit.methods.fedavg import Update
+from tacit.privacy.rules import once
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class FedMix(Method):
             yield s
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return [unnoised("fedmix", c) for c in sizes]
+        return once(Unnoised.of(self), sizes, sizes)  # everybody shares its means
 
 
 @task

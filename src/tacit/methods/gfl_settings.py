@@ -7,16 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 from tacit.core import (
+    Accounted,
     BadInput,
+    ClientId,
     Method,
     Release,
     Sizes,
     Times,
+    Unnoised,
     check_number,
     check_rounds,
-    unnoised,
 )
 from tacit.local.sgd import SGD
+from tacit.privacy.rules import Together, once
 from tacit.synthesis.source import Source
 
 
@@ -66,8 +69,14 @@ class Settings(Source, Method):
         return replace(self, sgd=self.sgd.solved(sizes, times, delta))
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        lines = [line for c, n in sizes.items() for line in self.lines(c, n, delta)]
-        # there, labels go up in the clear
-        if self.work == "open" or (self.mode == "paper" and self.work != "none"):
-            lines += [unnoised("gfl", c) for c in sizes]
-        return lines + self.sgd.releases(sizes, times)
+        """Return what everybody's samples cost, and the online rounds of those that take part."""
+        offline = once(self.pool_rule(delta), sizes, sizes)
+        return offline + super().releases(sizes, times, delta)
+
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
+        """Return the rule of the online stage: nothing, DP-SGD, or updates as they are.
+
+        In paper mode labels go up in the clear, whatever updates are.
+        """
+        bare = self.work == "open" or (self.mode == "paper" and self.work != "none")
+        return Together((Unnoised("gfl"), self.sgd) if bare else (self.sgd,))

@@ -168,6 +168,7 @@ class PrivateSteps:
     z: float
     steps: int
     law: Literal["poisson", "fixed"] = "poisson"
+    what: str = "dp-sgd"  # as the ledger names it, behind the task
     draw: Source = field(init=False)
     left: int = field(init=False)
 
@@ -175,7 +176,7 @@ class PrivateSteps:
         check_clip("clip", self.clip)
         check_number("z", self.z, at_least=0)
         check_number("q", self.q, above=0, at_most=1)
-        what = f"{self.me.task} dp-sgd".strip()
+        what = f"{self.me.task} {self.what}".strip()
         self.me.release(_now(self.me, steps_line(what, self.q, self.z, self.steps, self.law)))
         self.draw = source(self.me.noise, self.me.rng)
         self.left = self.steps
@@ -358,6 +359,24 @@ def exponential(
     rate = Fraction(float(epsilon)) / (2 * Fraction(sensitivity))
     scores = [rate * Fraction(u) for u in utility.tolist()]
     return Released(exact.choice(exact.words(source(me.noise, me.rng)), scores))
+
+
+def exponentials(
+    me: Client,
+    what: str,
+    utilities: Sequence[Array],
+    *,
+    sensitivity: float,
+    epsilon: float,
+    relation: Relation,
+) -> Released[Array]:
+    """Choose an index for each of several utilities, each by :func:`exponential`.
+
+    Guarantee: each choice costs ``epsilon``, with a ledger line of its own.
+    """
+    how: Keywords = {"sensitivity": sensitivity, "epsilon": epsilon, "relation": relation}
+    chosen = [exponential(me, what, utility, **how).value for utility in utilities]
+    return Released(np.array(chosen, np.int64))
 
 
 def noisy_max(draw: Source, counts: Array, *, scale: float, kind: str = "gaussian") -> Array:

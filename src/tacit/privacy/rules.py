@@ -26,9 +26,9 @@ is done in :mod:`tacit.privacy.mechanisms`, where each mechanism has its line be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from tacit.core import (
     Accounted,
@@ -39,6 +39,8 @@ from tacit.core import (
     Law,
     Ledger,
     Params,
+    Pure,
+    Relation,
     Release,
     Released,
     Replies,
@@ -89,6 +91,16 @@ def in_turn(rules: Iterable[Accounted], owner: ClientId, n: int) -> list[Release
 
 
 @dataclass(frozen=True)
+class Together:
+    """Several rules that a client follows in the same round; of none there is nothing to say."""
+
+    rules: tuple[Accounted, ...]
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return [line for rule in self.rules for line in rule.lines(owner, n, times)]
+
+
+@dataclass(frozen=True)
 class Open:
     """Sent as it is. The ledger says infinity, and why."""
 
@@ -96,8 +108,12 @@ class Open:
     why: str
 
     def send(self, me: Client, x: Params) -> Params:
-        mechanisms.without_guarantee(me, self.what, self.why)
+        self.note(me)
         return Params(x).as_released()
+
+    def note(self, me: Client) -> None:
+        """Write that what follows uses the data without a mechanism, whatever it is."""
+        mechanisms.without_guarantee(me, self.what, self.why)
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         return over(mechanisms.claimed_line(self.what, self.why), owner, times)
@@ -165,6 +181,89 @@ class Update:
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         return over(mechanisms.update_line(self.what, self.z), owner, times)
+
+
+@dataclass(frozen=True)
+class NoisySteps:
+    """The steps of DP-SGD: sums of clipped gradients over samples of examples, with noise.
+
+    Protects examples. All steps of a round are one line.
+    """
+
+    q: float  # share of the examples that a step looks at
+    clip: float  # clipping norm of an example's gradient
+    z: float  # noise multiplier
+    steps: int  # in a round
+    law: Literal["poisson", "fixed"] = "poisson"  # by which examples are sampled
+    what: str = "dp-sgd"
+
+    def begin(self, me: Client) -> mechanisms.PrivateSteps:
+        """Write the line; return what draws the samples and the noise, once for each step."""
+        return mechanisms.PrivateSteps(
+            me, self.q, self.clip, self.z, self.steps, self.law, self.what
+        )
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        line = mechanisms.steps_line(self.what, self.q, self.z, self.steps, self.law)
+        return over(line, owner, times)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of examples with discrete Laplace noise: an example is in one of them, once."""
+
+    what: str
+    epsilon: float  # of all counts together
+
+    def send(self, me: Client, counts: Array) -> Released[Array]:
+        return mechanisms.discrete_laplace(me, self.what, counts, epsilon=self.epsilon)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.line_of(self.what, Pure(self.epsilon)), owner, times)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Indices chosen by the exponential mechanism, each with an equal share of epsilon.
+
+    Where their number is not known beforehand, one choice with all of epsilon costs no less.
+    """
+
+    what: str
+    epsilon: float  # of all choices together
+    choices: int = 1
+    relation: Relation = "zero-out"
+
+    @property
+    def each(self) -> float:
+        """The epsilon of one choice."""
+        return self.epsilon / self.choices
+
+    def send(
+        self, me: Client, utilities: Sequence[Array], *, sensitivity: float
+    ) -> Released[Array]:
+        """Write the lines and return an index for each of the utilities.
+
+        Args:
+            me: the client
+            utilities: for each choice how good every index is
+            sensitivity: how far one unit moves the utility of an index, at most
+        """
+        if len(utilities) != self.choices:
+            raise ValueError(f"utilities: {len(utilities)}, and the rule is for {self.choices}")
+        return mechanisms.exponentials(
+            me,
+            self.what,
+            utilities,
+            sensitivity=sensitivity,
+            epsilon=self.each,
+            relation=self.relation,
+        )
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        line = mechanisms.line_of(self.what, Pure(self.each), relation=self.relation)
+        each = (replace(line, attempt=turn) for turn in range(self.choices))
+        return [said for line in each for said in over(line, owner, times)]
 
 
 @dataclass(frozen=True)

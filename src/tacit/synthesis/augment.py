@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from tacit.core import Array, Claim, Client, ClientId, Release, Released, Sizes, check_number
+from tacit.core import Accounted, Array, Claim, Client, Released, Sizes, check_number
 from tacit.privacy.calibrate import rdp_spend, spend
+from tacit.privacy.rules import Together
 from tacit.synthesis.budget import permitted, solved_noise
 from tacit.synthesis.gan import LABELS
-from tacit.synthesis.labels import pls, pls_line, spelled_out, wanted
+from tacit.synthesis.labels import pls, pls_rule, spelled_out, wanted
 from tacit.synthesis.pool import Share
 from tacit.synthesis.source import COST, Fitted, Source
 
@@ -50,12 +51,12 @@ class Augment(Source):
             return pls(me, classes=me.classes, gamma=self.gamma, epsilon=self.label_epsilon)
         return fitted.counts.map(lambda counts: wanted(counts, self.gamma))
 
-    def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
-        """Return what the ledger will say of a client's samples; the paper's have labels by PLS."""
-        lines = super().lines(client, n, delta)
+    def pool_rule(self, delta: float) -> Accounted:
+        """Return the rule of a client's samples; the paper's have labels by PLS."""
+        fitting = super().pool_rule(delta)
         if self.mode == "certified":
-            return lines
-        return [pls_line(client, self.label_epsilon), *lines]
+            return fitting
+        return Together((pls_rule(self.label_epsilon), fitting))
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         """Return what the paper says that samples cost, and what accountants say.

@@ -24,10 +24,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import Array, BadInput, Client, Diverged, check_choice, check_clip, check_number
+from tacit.core import (
+    Array,
+    BadInput,
+    Client,
+    ClientId,
+    Diverged,
+    Release,
+    check_choice,
+    check_clip,
+    check_number,
+)
 from tacit.models.precision import Precision, compute_in
-from tacit.privacy.mechanisms import PrivateSteps, without_guarantee
+from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.rules import NoisySteps, Open, Together
 from tacit.synthesis.budget import Mode, permitted, solved_noise
 from tacit.synthesis.labels import public_size, shares
 from tacit.synthesis.networks import Generator, as_drawn, enlarged, networks
@@ -42,19 +53,6 @@ OWN = {
 }
 CLAMP = 0.01  # a WGAN's bound on the discriminator's weights (Arjovsky et al. 2017)
 LABELS = "the generator learns from the labels of the private batches, which have no noise"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a training will release.
-
-    ``steps`` noisy sums over samples of a share ``q`` of the examples.
-    """
-
-    batch: int
-    q: float
-    z: float
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -116,20 +114,24 @@ class GAN(GANSettings):
         value = getattr(self, name)
         return float(OWN[self.mode][name] if value == "auto" else value)
 
-    def plan(self, n: int, epsilon: float, delta: float) -> Plan:
-        """Return what training on ``n`` examples, a public number, will release.
+    def rule(self, epsilon: float, delta: float) -> Training:
+        """Return the rule of a training within a budget."""
+        return Training(self, epsilon, delta)
 
-        No more than the budget permits.
+    def plan(self, n: int, epsilon: float, delta: float) -> NoisySteps:
+        """Return the steps of a training on ``n`` examples, a public number.
+
+        No more of them than the budget permits.
         """
-        batch = min(self.batch, n)
-        q = batch / n
+        q = min(self.batch, n) / n
         steps = max(1, round(self.epochs / q))
         z = self.z
         if z == "auto":
             z = solved_noise(self.mode, steps, q, epsilon, delta)
-            if self.mode == "certified":
-                return Plan(batch, q, z, steps)
-        return Plan(batch, q, z, permitted(self.mode, steps, z, q, epsilon, delta))
+        if self.z != "auto" or self.mode == "paper":
+            steps = permitted(self.mode, steps, z, q, epsilon, delta)
+        law: Literal["poisson", "fixed"] = "poisson" if self.mode == "certified" else "fixed"
+        return NoisySteps(q, self.own("clip"), z, steps, law, "gan dp-sgd")
 
     def fit(
         self,
@@ -157,21 +159,22 @@ class GAN(GANSettings):
                 f"client {me.id}: has no examples, and mode = 'paper' needs at least one"
             )
         game = Game(self, shape, classes, me.rng, me.data.device, me.precision)
-        plan = self.plan(size, epsilon, delta)
+        B = min(self.batch, size)
+        release = self.rule(epsilon, delta).begin(me, size)
         watch = watch or (lambda done, of: None)
         if known is None:
-            self._paper(me, game, plan, watch)
+            self._paper(me, game, release, B, watch)
         else:
-            self._certified(me, game, plan, shares(known), watch)
+            self._certified(me, game, release, B, shares(known), watch)
         return game.fitted()
 
-    def _certified(self, me: Client, game: Game, plan: Plan, p: Array, watch: Watch) -> None:
+    def _certified(
+        self, me: Client, game: Game, release: PrivateSteps, B: int, p: Array, watch: Watch
+    ) -> None:
         # Labels and latents come from a seed that everybody may know, so how many are drawn must
         # not depend on the sample: B follows from released counts. The sample itself has a stream
         # of its own, and nothing is drawn for the real images.
-        B = plan.batch
         weights = list(game.D.parameters())
-        release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps)
         for t, rows in enumerate(release.samples(len(me.data)), 1):
             real, _ = clipped_sum(game.D, game.real_loss, *pictures(me, rows), game.clip)
             noised = release.noised([real[w] for w in weights])
@@ -179,17 +182,13 @@ class GAN(GANSettings):
             # to keep the balance
             fake, _ = clipped_sum(game.D, game.fake_loss, game.fakes(y).detach(), y, game.clip)
             game.improve_D([(g + fake[w]) / B for g, w in zip(noised, weights, strict=True)])
-            if game.generator_is_due(t, plan.steps):
+            if game.generator_is_due(t, release.steps):
                 y = game.labels(B, p)
                 game.improve_G(game.fakes(y), y)
-            watch(t, plan.steps)
+            watch(t, release.steps)
 
-    def _paper(self, me: Client, game: Game, plan: Plan, watch: Watch) -> None:
-        B = plan.batch
+    def _paper(self, me: Client, game: Game, release: PrivateSteps, B: int, watch: Watch) -> None:
         weights = list(game.D.parameters())
-        if self.conditional:
-            without_guarantee(me, "gan labels", LABELS)
-        release = PrivateSteps(me, plan.q, game.clip, plan.z, plan.steps, law="fixed")
         # the comments count the lines of algorithm 2. Each row of a sample has its fake by its
         # place in it; all samples are of one size, so a record that is zeroed out changes its own
         # pair only
@@ -199,9 +198,37 @@ class GAN(GANSettings):
             pairs = torch.stack([x, fakes.detach()], 1)
             sums, _ = clipped_sum(game.D, game.pair_loss, pairs, y, game.clip, rows=2)  # 7 to 9
             game.improve_D([g / B for g in release.noised([sums[w] for w in weights])])  # 11, 12
-            if game.generator_is_due(t, plan.steps):
+            if game.generator_is_due(t, release.steps):
                 game.improve_G(fakes, y)  # 14 to 18
-            watch(t, plan.steps)
+            watch(t, release.steps)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The rule of a GAN's training: noisy steps and, as published, labels as they are."""
+
+    gan: GAN
+    epsilon: float  # budget of the steps
+    delta: float
+
+    @property
+    def labels(self) -> tuple[Open, ...]:
+        """What the generator learns without noise, if anything."""
+        bare = self.gan.mode == "paper" and self.gan.conditional
+        return (Open("gan labels", LABELS),) if bare else ()
+
+    def steps(self, n: int) -> NoisySteps:
+        """Return the rule of the steps on ``n`` examples, a public number."""
+        return self.gan.plan(n, self.epsilon, self.delta)
+
+    def begin(self, me: Client, n: int) -> PrivateSteps:
+        """Write the lines; return what draws the samples and the noise of the steps."""
+        for bare in self.labels:
+            bare.note(me)
+        return self.steps(n).begin(me)
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return Together((*self.labels, self.steps(n))).lines(owner, n, times)
 
 
 def image_shape(me: Client) -> Shape:

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Array, Client, ClientId, Pure, Release, Released, check_number
-from tacit.privacy.mechanisms import discrete_laplace, exponential, line_of
-from tacit.privacy.rules import over
+from tacit.core import Array, Client, Released, check_number
+from tacit.privacy.rules import Choices, Histogram
 
 
 def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[Array]:
@@ -30,24 +29,13 @@ def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[A
     n_k = own_counts(me, classes)
     n = int(n_k.sum())
     n_hat = int(np.floor(gamma * n))
-    chosen = [
-        exponential(
-            me,
-            "pls",
-            utility(int(k), n, n_hat),
-            sensitivity=1 / max(n, 1),
-            epsilon=epsilon / classes,
-            relation="replace",
-        ).value
-        for k in n_k
-    ]
-    return Released(np.array(chosen, np.int64))
+    utilities = [utility(int(k), n, n_hat) for k in n_k]
+    return pls_rule(epsilon, classes).send(me, utilities, sensitivity=1 / max(n, 1))
 
 
-def pls_line(client: ClientId, epsilon: float) -> Release:
-    """Return what the ledger will say of :func:`pls`."""
-    (line,) = over(line_of("pls", Pure(epsilon), relation="replace"), client, 1)
-    return line
+def pls_rule(epsilon: float, classes: int = 1) -> Choices:
+    """Return the rule of :func:`pls`; predicted as one choice where nobody knows the classes."""
+    return Choices("pls", epsilon, classes, relation="replace")
 
 
 def utility(n_k: int, n: int, n_hat: int) -> Array:
@@ -63,7 +51,12 @@ def histogram(me: Client, *, classes: int, epsilon: float) -> Released[Array]:
     Guarantee, for zeroing one record out, and for one record more or less: one count changes by
     one, so all counts together cost epsilon once.
     """
-    return discrete_laplace(me, "class histogram", own_counts(me, classes), epsilon=epsilon)
+    return histogram_rule(epsilon).send(me, own_counts(me, classes))
+
+
+def histogram_rule(epsilon: float) -> Histogram:
+    """Return the rule of :func:`histogram`."""
+    return Histogram("class histogram", epsilon)
 
 
 def own_counts(me: Client, classes: int) -> Array:

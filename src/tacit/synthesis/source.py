@@ -12,21 +12,18 @@ import numpy as np
 from torch import Tensor
 
 from tacit.core import (
+    Accounted,
     Array,
     BadInput,
     Client,
-    ClientId,
     Keywords,
-    Pure,
-    Release,
     Released,
     check_number,
 )
-from tacit.privacy.mechanisms import claimed_line, line_of, steps_line
-from tacit.privacy.rules import over
+from tacit.privacy.rules import Together
 from tacit.synthesis.budget import Mode
-from tacit.synthesis.gan import GAN, LABELS, GANSettings, Watch
-from tacit.synthesis.labels import held, histogram
+from tacit.synthesis.gan import GAN, GANSettings, Watch
+from tacit.synthesis.labels import held, histogram, histogram_rule
 from tacit.synthesis.moments import Moments
 
 KIND = {"certified": "moments", "paper": "gan"}  # the generator of each mode
@@ -95,6 +92,11 @@ class Source:
         """The epsilon of the synthetic examples, for each client."""
         return COST[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
 
+    @property
+    def gan_cost(self) -> float:
+        """The part of it that a GAN's training has."""
+        return self.cost - self.label_epsilon
+
     def fit(self, me: Client, delta: float, watch: Watch | None = None) -> Fitted:
         """Fit the generator to a client's data, with the class counts that are released for it.
 
@@ -107,8 +109,7 @@ class Source:
         counts = None if self.mode == "paper" else self._histogram(me)
         gan = self.gan.in_mode(self.mode)
         known = None if counts is None else counts.value
-        epsilon = self.cost - self.label_epsilon
-        how: Keywords = {"epsilon": epsilon, "delta": delta, "watch": watch}
+        how: Keywords = {"epsilon": self.gan_cost, "delta": delta, "watch": watch}
         return Fitted(gan.fit(me, classes=me.classes, counts=known, **how), counts)
 
     def _histogram(self, me: Client) -> Released[Array]:
@@ -116,22 +117,15 @@ class Source:
         noisy = histogram(me, classes=me.classes, epsilon=self.label_epsilon)
         return noisy.map(lambda counts: held(counts, 2**0.5 / self.label_epsilon))
 
-    def lines(self, client: ClientId, n: int, delta: float) -> list[Release]:
-        """Return what the ledger of a client with ``n`` examples will say of :meth:`fit`.
+    def pool_rule(self, delta: float) -> Accounted:
+        """Return the rule of :meth:`fit`.
 
         Args:
-            client: whose ledger
-            n: how many examples it has
             delta: of the epsilon that this costs
         """
         if self.kind == "moments":
-            return self.moments.terms(self.cost, delta).lines(client, n, 1)
-        gan = self.gan.in_mode(self.mode)
-        plan = gan.plan(n, self.cost - self.label_epsilon, delta)
-        law: Literal["poisson", "fixed"] = "poisson" if self.mode == "certified" else "fixed"
-        lines = [steps_line("gan", plan.q, plan.z, plan.steps, law)]
-        if self.mode == "certified":
-            lines = [line_of("class histogram", Pure(self.label_epsilon)), *lines]
-        elif gan.conditional:
-            lines = [claimed_line("gan labels", LABELS), *lines]
-        return [said for line in lines for said in over(line, client, 1)]
+            return self.moments.terms(self.cost, delta)
+        training = self.gan.in_mode(self.mode).rule(self.gan_cost, delta)
+        if self.mode == "paper":
+            return training
+        return Together((histogram_rule(self.label_epsilon), training))

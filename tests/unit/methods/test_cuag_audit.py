@@ -184,7 +184,7 @@ def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
         both[present] = LocalData(Examples(rows, labels), np.arange(1 + present), (0.0,), (1.0,))
     seen = []
     monkeypatch.setattr(
-        prototypes, "gaussian", lambda *a, **k: seen.append(gaussian(*a, **k)) or seen[-1]
+        mechanisms, "gaussian", lambda *a, **k: seen.append(gaussian(*a, **k)) or seen[-1]
     )
 
     def released(present, run, ledger=None):

@@ -82,13 +82,14 @@ def test_a_clients_samples_cost_what_was_predicted(task, how, slack):
     me = client()
     with one_thread():
         Task.registry[task].fn(me, how=how, delta=DELTA)
-    told = cost(how.lines("0", 60, DELTA))
+    told = cost(how.pool_rule(DELTA).lines("0", 60, 1))
     assert told < math.inf
     assert cost(me.spent) == pytest.approx(told, rel=slack)
 
 
 def test_gfl_chooses_no_labels_by_the_data():
-    assert "pls" not in {line.what for line in GFL(**PAPER).lines("0", 60, DELTA)}
+    told = GFL(**PAPER).pool_rule(DELTA).lines("0", 60, 1)
+    assert "pls" not in {line.what for line in told}
     me = client()
     with one_thread():
         Task.registry["gfl.offline"].fn(me, how=GFL(**PAPER, n_k=20), delta=DELTA)
@@ -121,7 +122,7 @@ def test_the_gan_trains_in_the_mode_of_the_method(mode, law, steps):
     source = Source(
         mode=mode, generator="gan", pool_epsilon=50.0, gan=GANSettings(epochs=3, batch=25)
     )
-    *_, line = source.lines("0", 100, DELTA)
+    *_, line = source.pool_rule(DELTA).lines("0", 100, 1)
     assert (line.sampling.law, line.sampling.q, line.steps) == (law, 0.25, steps)
 
 
