@@ -348,6 +348,14 @@ FACTS = {
 }  # fmt: skip
 
 
+TWICE = {"format": "%Y%Y"}
+
+
+def table_of(*columns):
+    label = {"name": "y", "kind": "category", "categories": ["well", "ill"]}
+    return json.dumps({"label": "y", "column": [*columns, label]})
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -372,6 +380,19 @@ FACTS = {
         ({"std": [math.inf]}, "std"),
         ({"name": ["cleo"]}, "name"),
         ({"more": 1}, "facts"),
+        ({"schema": "{}"}, "schema"),
+        ({"schema": ["{}"]}, "schema"),
+        ({"schema": ["[" * 1000] * 100}, "schema"),
+        ({"schema": [table_of({"name": "a", "kind": "text", "width": 10**9})]}, "width"),
+        ({"schema": [table_of({"name": "a", "kind": "number", "low": 0, "high": 1})]}, "schema"),
+        (
+            {
+                "schema": [
+                    table_of({"name": "a", "kind": "date", "first": "1", "last": "2"} | TWICE)
+                ]
+            },
+            "first = '1'",
+        ),
     ],
 )
 def test_facts_that_cannot_be_so_are_refused(change, why):

@@ -93,6 +93,7 @@ def serve(
         sample_seed = draw_sample_seed(experiment.setting.seed, terms, say)
         venue = _venue(experiment, roll, sample_seed, link, terms)
         directory.begin(venue.experiment)
+        directory.put_schema(venue.federation.dataset.schema)
         directory.put(SECRET, str(sample_seed).encode(), private=True)
         write_roll(folder, roll)
         return _conduct(venue, directory, watch, link, say)

@@ -52,7 +52,7 @@ from tacit.data.examples import Dataset, Examples, Pool
 from tacit.data.splits import Split
 from tacit.engines.charging import charge_failure
 from tacit.engines.client_host import World
-from tacit.engines.facts import Facts
+from tacit.engines.facts import Facts, schema_parts
 from tacit.engines.flower import Charter, letter, opened, packed
 from tacit.engines.messages import LONGEST_CALL, NO_REPORT, Answer, Head, Refusal, check_finite
 from tacit.engines.replies import check_shapes, points
@@ -107,7 +107,16 @@ class Site:
         """Say what is public about this site."""
         d, p = self.dataset, self.part
         sizes = (len(p.train[0]), len(p.test[0])) if p else (len(d.train), len(d.test))
-        return Facts(self.name, __version__, d.shape, d.classes, d.mean, d.std, *sizes)
+        return Facts(
+            self.name,
+            __version__,
+            d.shape,
+            d.classes,
+            d.mean,
+            d.std,
+            *sizes,
+            schema_parts(d.schema),
+        )
 
     def reply(self, content: RecordDict) -> RecordDict:
         """Answer a letter, or say why not; whatever is in it, the site goes on."""

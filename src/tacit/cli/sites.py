@@ -210,6 +210,13 @@ class JoinFlags:
     # all classes of the federation, in order, such as benign,malignant; or N for 0..N-1; or
     # folders, for those of a folder of images. Own data need it
     classes: str = ""
+    # the schema file of a table that all sites share; it states the classes
+    schema: str = ""
+    label: str = ""  # the column of a table to predict, without a schema
+    columns: str = ""  # features of a table without a schema, with commas between
+    drop: str = ""  # columns of a table to leave out, such as numbers of patients
+    # your own encoder of texts, as module:function, where the schema names it
+    encoder: str = ""
     # a method whose code is not in this package, as file.py:Name or module:Name, that the
     # coordinator may use; no other code of anybody's runs here
     method: str | None = None
@@ -425,11 +432,10 @@ def _try_model(name: str | None, dataset: Dataset) -> None:
 
 def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     """Return the site's data set and, in a rehearsal, the part of it that is its own."""
-    from tacit.cli.stated_classes import load_stated
     from tacit.data.federated import federate
     from tacit.experiment.sites import part_of
 
-    dataset = load_stated(given.data, given.classes)
+    dataset = _stated(given)
     if not given.part:
         return dataset, None
     i, slash, n = given.part.partition("/")
@@ -438,6 +444,18 @@ def _data(given: JoinFlags) -> tuple[Dataset, Any]:
     return dataset, part_of(
         federate(dataset, given.split, clients=int(n), seed=given.seed).split, int(i)
     )
+
+
+def _stated(given: JoinFlags) -> Dataset:
+    """Return the site's data; a table that does not fit its schema is refused in its name."""
+    from tacit.cli.stated_classes import load_stated
+    from tacit.data import Reading
+
+    reading = Reading(given.label, given.columns, given.drop, given.schema, given.encoder)
+    try:
+        return load_stated(given.data, given.classes, reading)
+    except BadInput as e:
+        raise BadInput(f"site {given.name}: {e}" if given.schema else str(e)) from None
 
 
 def _metrics(text: str) -> float:

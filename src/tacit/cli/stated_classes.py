@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from tacit.core import BadInput
-from tacit.data import Dataset, load
+from tacit.data import Dataset, Reading, load
 
 
-def load_stated(name_or_path: str, classes: str) -> Dataset:
+def load_stated(name_or_path: str, classes: str, reading: Reading | None = None) -> Dataset:
     """Return a data set with the classes of ``--classes``, which own data must have.
 
     Args:
         name_or_path: a known data set, or the path of own data.
         classes: names with commas between them, a number N for 0..N-1, or ``folders``.
+        reading: of a table: which columns, and by which schema, which states the classes.
     """
-    dataset = load(name_or_path, classes=classes or None)
+    dataset = load(name_or_path, classes=classes or None, reading=reading)
+    if dataset.schema is not None and dataset.schema.draft:
+        raise BadInput(
+            "--schema: is a draft: its ranges and categories are of private data; put public ones "
+            "in their place and delete the line `draft = true`"
+        )
     if dataset.inferred:
         raise BadInput(
             "--classes: needed, since those found in the data would tell of single records; write "

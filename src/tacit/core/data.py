@@ -6,7 +6,7 @@ The classes are in ``tacit.data``; these say what everybody else may rely on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,9 @@ from tacit.core.loose import Array
 
 IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Rows: TypeAlias = "Sequence[int] | Array | slice"
+# what is predicted: one class of several, numbers, or for each of several labels yes or no
+Goal = Literal["classes", "regression", "multilabel"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
 
 
 class Examples(Protocol):

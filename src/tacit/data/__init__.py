@@ -13,12 +13,18 @@ from tacit.core.registry import Registry
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Stated, told
 from tacit.data.official import KNOWN, load_official
-from tacit.data.user_data import from_torch, load_own, split_column
+from tacit.data.reading import Reading
+from tacit.data.schema import Schema, read_schema
+from tacit.data.tables import Table, read_table
+from tacit.data.user_data import check_is_table, from_torch, load_own, split_column
 
 __all__ = [
     "KNOWN",
     "Dataset",
     "Examples",
+    "Reading",
+    "Schema",
+    "Table",
     "anywhere",
     "can_load",
     "from_torch",
@@ -26,6 +32,8 @@ __all__ = [
     "load",
     "load_official",
     "load_own",
+    "read_schema",
+    "read_table",
 ]
 
 # functions that return data sets; those of the package are read from files: see tacit.data.official
@@ -37,7 +45,11 @@ _OWN = (
 
 
 def load(
-    name_or_path: str, folder: Path | None = None, *, classes: Stated | None = None
+    name_or_path: str,
+    folder: Path | None = None,
+    *,
+    classes: Stated | None = None,
+    reading: Reading | None = None,
 ) -> Dataset:
     """Return a public data set by name, or the user's own data at a path.
 
@@ -46,14 +58,18 @@ def load(
         folder: where the files of public data sets are, if not in the data folder.
         classes: all classes of own data, stated: names, a number, or ``folders``. None: those that
             the records have. A public data set has its own.
+        reading: of a table: which columns, and by which schema.
 
     >>> load("digits").shape
     (1, 8, 8)
     """
+    if reading is not None and not is_here(name_or_path):
+        check_is_table(split_column(name_or_path)[0], reading)
     if name_or_path in KNOWN:
+        check_is_table(Path(name_or_path), reading or Reading())
         return _with_own_classes(load_official(name_or_path, folder), classes)
     if is_here(name_or_path):
-        return load_own(name_or_path, classes=classes)
+        return load_own(name_or_path, classes=classes, reading=reading)
     if _is_own_code(name_or_path):
         return _from_code(name_or_path)
     if re.search(r"[/\\.]", name_or_path):

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tacit.core.data import IntArray
+from tacit.data.schema import Schema
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -42,6 +45,15 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class Owners:
+    """Whose each record is, where the data say so."""
+
+    names: tuple[str, ...]  # of the clients
+    train: IntArray  # the place of each record's client among the names
+    test: IntArray
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A named train and test set.
 
@@ -60,6 +72,9 @@ class Dataset:
     own: bool = True  # False: published, so that everybody has every record
     # classes are those that the records happen to have, and so tell something about them
     inferred: bool = False
+    # of a table: what its columns are and how they became numbers
+    schema: Schema | None = None
+    owners: Owners | None = None  # for the split by:COLUMN
 
     @property
     def shape(self) -> tuple[int, ...]:

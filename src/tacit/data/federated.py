@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,9 @@ from torch import Tensor
 from tacit.core import BadInput, ClientId, PartOfTests, seed_for
 from tacit.core.data import Examples as AnyExamples
 from tacit.core.data import IntArray, Rows
-from tacit.data.examples import Dataset, Examples, Pool
+from tacit.data.examples import Dataset, Examples, Owners, Pool, union
 from tacit.data.places import Keys, keys, places
-from tacit.data.splits import SPLITS, Split, is_own_split, split
+from tacit.data.splits import SPLITS, Split, is_own_split, owner_column, split
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,36 @@ class Federation:
         return replace(self, split=Split(train=(train,), test=(test,)))
 
 
+def per_client(parts: Mapping[str, Dataset]) -> Dataset:
+    """Return the data sets of clients, by their names, as one: ``by:client`` divides it again."""
+    if not parts:
+        raise BadInput("data: no client has any: must have at least one")
+    first_name, first = next(iter(parts.items()))
+    for name, part in parts.items():
+        for what in ("shape", "classes", "mean", "std", "schema"):
+            mine, wanted = getattr(part, what), getattr(first, what)
+            if mine != wanted:
+                raise BadInput(
+                    f"data of {name!r}: {what} {mine}: must be {wanted}, as of {first_name!r}"
+                )
+    train, test = (union([getattr(p, use) for p in parts.values()]) for use in ("train", "test"))
+    of_train, of_test = (
+        np.repeat(np.arange(len(parts)), [len(getattr(p, use)) for p in parts.values()])
+        for use in ("train", "test")
+    )
+    own, inferred = (any(getattr(p, what) for p in parts.values()) for what in ("own", "inferred"))
+    owners = Owners(tuple(parts), of_train, of_test)
+    return replace(
+        first,
+        name="+".join(parts),
+        train=train,
+        test=test,
+        own=own,
+        inferred=inferred,
+        owners=owners,
+    )
+
+
 def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Federation:
     """Divide a data set over clients by a named scheme; own data record by record.
 
@@ -201,6 +232,8 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
     if is_own_split(scheme):
         made = SPLITS.own(scheme)(dataset, clients=clients, seed=seed)
         return Federation(dataset, checked(made, scheme, dataset, clients), seed)
+    if column := owner_column(scheme):
+        return Federation(dataset, _by_owner(dataset, column), seed)
     parts = {"train": dataset.train, "test": dataset.test}
     own = [
         places(part, dataset.classes, seed=seed, use=f"client of {use}")
@@ -217,6 +250,24 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
         places=(own[0], own[1]) if own else None,
     )
     return Federation(dataset, divided, seed)
+
+
+def _by_owner(dataset: Dataset, column: str) -> Split:
+    """Give each record to the client that it says."""
+    if dataset.owners is None:
+        raise BadInput(f"split = 'by:{column}': {dataset.name} has no such column: must be a table")
+    names, places = dataset.owners.names, np.arange(len(dataset.owners.names))
+    train, test = (
+        tuple(np.flatnonzero(of == i) for i in places)
+        for of in (dataset.owners.train, dataset.owners.test)
+    )
+    empty = [name for name, rows in zip(names, train, strict=True) if not len(rows)]
+    if empty:
+        raise BadInput(
+            f"split = 'by:{column}': {empty[0]!r} has no examples to train on (about a fifth are "
+            "held out): must have more"
+        )
+    return Split(train, test)
 
 
 def checked(made: object, scheme: str, dataset: Dataset, clients: int) -> Split:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import math
 import os
@@ -21,9 +20,11 @@ from torch import Tensor
 
 from tacit.core import Array
 from tacit.core.errors import BadInput
-from tacit.data.examples import Dataset, Examples
+from tacit.data.examples import Dataset, Examples, Owners
 from tacit.data.labels import Labels, Stated, numbered, told
 from tacit.data.places import places
+from tacit.data.reading import Reading
+from tacit.data.tables import Table, check_header, is_table, parquet_table, read_table, some
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as TorchDataset
@@ -53,9 +54,15 @@ class Read:
     x: Array
     y: Array
     spot: Callable[[int], str] | None = None  # what a message calls a record, if not by its number
+    owners: Sequence[str] | None = None  # whose each record is, if a column says so
 
 
-def load_own(text: str | Path, seed: int = 0, classes: Stated | None = None) -> Dataset:
+def load_own(
+    text: str | Path,
+    seed: int = 0,
+    classes: Stated | None = None,
+    reading: Reading | None = None,
+) -> Dataset:
     """Return the user's data at a path; without a test part about a fifth is held out.
 
     Args:
@@ -63,27 +70,72 @@ def load_own(text: str | Path, seed: int = 0, classes: Stated | None = None) -> 
         seed: of the records that are held out (see :func:`hold_out`).
         classes: all classes, as in :func:`tacit.data.labels.told`, or ``folders`` where those of a
             folder of images are to count as stated. None: those that the records have.
+        reading: of a table: which columns, and by which schema.
     """
     path, column = split_column(str(text))
+    reading = reading or Reading()
     if not os.path.exists(path):
         raise BadInput(f"data = {str(text)!r}: no such file or folder")
+    check_is_table(path, reading)
     if path.is_dir():
         return _from_folder(path, seed, classes)
     if classes == FOLDERS:
         raise BadInput(f"classes = {FOLDERS!r}: {path} is no folder of images; name the classes")
+    if reading.schema:
+        return _by_schema(path, reading, seed, classes)
     stated = None if classes is None else told(classes)
-    return _dataset(path.stem, str(path), _read(path, column), seed=seed, classes=stated)
+    parts = _read(path, reading.label or column, reading)
+    return _dataset(path.stem, str(path), parts, seed=seed, classes=stated)
 
 
-def _read(path: Path, column: str) -> list[Read]:
+def check_is_table(path: Path, reading: Reading) -> None:
+    """Refuse words about columns where there are none."""
+    if reading.said and not is_table(path):
+        raise BadInput(f"{reading.said}: is for tables, and {str(path)!r} is no .csv or .parquet")
+
+
+def _by_schema(path: Path, reading: Reading, seed: int, classes: Stated | None) -> Dataset:
+    """Return a table as its schema says."""
+    if classes is not None:
+        raise BadInput(f"classes = {classes!r}: the schema says them; leave them out")
+    table = read_table(path)
+    schema, made = reading.encoded(table)
+    everything = Examples(torch.from_numpy(made.x), torch.from_numpy(np.asarray(made.y)))
+    (train, test), rows = _split(everything, schema.classes, str(path), seed)
+    owners = _owners(reading.owners(table), rows)
+    half = (0.5,)
+    return Dataset(
+        path.stem,
+        train,
+        test,
+        schema.classes,
+        half,
+        half,
+        inferred=schema.draft,
+        schema=schema,
+        owners=owners,
+    )
+
+
+def _owners(cells: Sequence[str] | None, rows: Sequence[Tensor]) -> Owners | None:
+    """Return whose the records of each part are."""
+    if cells is None:
+        return None
+    names = tuple(sorted(set(cells)))
+    place = {name: i for i, name in enumerate(names)}
+    of = np.array([place[cell] for cell in cells], np.int64)
+    return Owners(names, *(of[part.numpy()] for part in rows))
+
+
+def _read(path: Path, column: str, reading: Reading) -> list[Read]:
     """Return the train part of a file and, if it has one, its test part."""
     kind = path.suffix.lower()
     if kind == ".npz":
         return _read_npz(path)
     if kind == ".csv":
-        return [_read_csv(path, column)]
+        return [_read_csv(path, column, reading)]
     if kind == ".parquet":
-        return [_read_parquet(path, column)]
+        return [_read_parquet(path, column, reading)]
     raise BadInput(
         f"data = {str(path)!r}: must be a .npz, .csv or .parquet file, "
         "or a folder of images by class"
@@ -148,14 +200,18 @@ def _dataset(
     written = [Labels(_flat(part.y), where, part.spot, folders) for part, where in both]
     labels, names = numbered(written, classes)
     made = [_examples(x, y, where) for x, y, where in zip(inputs, labels, wheres, strict=True)]
-    first, second = made if len(made) > 1 else _split(made[0], names, source, seed)
+    owners = None
+    if len(made) == 1:
+        made, rows = _split(made[0], names, source, seed)
+        owners = _owners(parts[0].owners, rows)
+    first, second = made
     if _kind(first.x) != _kind(second.x):
         raise BadInput(
             f"{source}: test inputs are {_kind(second.x)}: "
             f"must be {_kind(first.x)} like the train inputs"
         )
     half = (0.5,) * (first.x.shape[1] if first.x.dtype == torch.uint8 else 1)
-    return Dataset(name, first, second, names, half, half, inferred=classes is None)
+    return Dataset(name, first, second, names, half, half, inferred=classes is None, owners=owners)
 
 
 def _flat(y: Array) -> Array:
@@ -170,9 +226,12 @@ def _examples(x: Tensor, y: Tensor, where: str) -> Examples:
     return Examples(x, y)
 
 
-def _split(everything: Examples, classes: Sequence[str], source: str, seed: int) -> list[Examples]:
-    """Hold a test part out."""
-    parts = [everything.take(rows) for rows in hold_out(everything, classes, HELD_OUT, seed)]
+def _split(
+    everything: Examples, classes: Sequence[str], source: str, seed: int
+) -> tuple[list[Examples], tuple[Tensor, Tensor]]:
+    """Hold a test part out; return the parts and which rows they are."""
+    rows = hold_out(everything, classes, HELD_OUT, seed)
+    parts = [everything.take(some) for some in rows]
     for part, use in zip(parts, ("train", "test"), strict=True):
         if not len(part):
             raise BadInput(
@@ -180,7 +239,7 @@ def _split(everything: Examples, classes: Sequence[str], source: str, seed: int)
                 f"held out with a chance of {HELD_OUT:g}): must have more, "
                 "or a test part of its own"
             )
-    return parts
+    return parts, rows
 
 
 def _kind(x: Tensor) -> str:
@@ -360,123 +419,84 @@ def _check_alike(image: Array, first: Array, file: Path) -> None:
     )
 
 
-def _read_csv(path: Path, column: str) -> Read:
+def _read_csv(path: Path, column: str, reading: Reading) -> Read:
     """Return the numeric columns of a CSV file and its label column.
 
     The first line names the columns.
     """
-    features, labels, lines = [], [], []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.reader(opened)
-            header = [name.strip() for name in next(reader, [])]
-            at = _label_at(path, header, column)
-            for row in filter(None, reader):
-                where = f"{path} line {reader.line_num}"
-                labels.append(_csv_label(where, header, row, at))
-                features.append(np.array(_csv_features(where, header, row, at)))
-                lines.append(reader.line_num)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(
-            f"{path}: cannot be read as CSV in UTF-8 ({' '.join(str(error).split())})"
-        ) from None
-    if not labels:
-        raise BadInput(f"{path}: no rows below the header: must have at least one")
-    return Read(np.stack(features), np.array(labels), lambda row: f"{path} line {lines[row]}")
+    table = read_table(path)
+    header = list(table.columns)
+    _check_label_in(path, header, column)
+    names = _features(path, header, column, reading)
+    labels = [_csv_label(table, column, row) for row in range(len(table))]
+    features = np.array([_csv_numbers(table, name) for name in names]).T
+    return Read(features, np.array(labels), table.spot, reading.owners(table))
 
 
-def _csv_label(where: str, header: list[str], row: list[str], at: int) -> str:
-    """Return the label of a row that has as many values as the header."""
-    if len(row) != len(header):
-        raise BadInput(f"{where}: {len(row)} values: must be {len(header)}, as in the header")
-    label = row[at].strip()
+def _csv_label(table: Table, column: str, row: int) -> str:
+    """Return the label of a row, which must be there."""
+    label = table.columns[column][row]
     if label.lower() in ("", "nan"):
         raise BadInput(
-            f"{where}: {header[at]} = {label!r} is missing: must be a whole number or a word"
+            f"{table.spot(row)}: {column} = {label!r} is missing: must be a whole number or a word"
         )
     return label
 
 
-def _csv_features(where: str, header: list[str], row: list[str], at: int) -> list[float]:
-    """Return the features of a row, naming the first cell that is not a finite number."""
+def _csv_numbers(table: Table, name: str) -> list[float]:
+    """Return one feature of all rows, naming the first cell that is not a finite number."""
     values = []
-    for i, cell in enumerate(row):
-        if i == at:
-            continue
+    for row, cell in enumerate(table.columns[name]):
         try:
             value = float(cell)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
             raise BadInput(
-                f"{where}: {header[i]} = {cell!r}: must be a finite number; fill or drop it"
+                f"{table.spot(row)}: {name} = {cell!r}: must be a finite number; fill or drop it, "
+                f"or use a schema (`tacit data schema {Path(table.where).name}`)"
             )
         values.append(value)
     return values
 
 
-def _label_at(path: Path, header: list[str], column: str) -> int:
-    """Return where the label column is in a header that can be used."""
-    if not header:
-        raise BadInput(f"{path}: empty: must have a header line and rows")
-    if twice := sorted({name for name in header if header.count(name) > 1}):
-        raise BadInput(
-            f"{path}: column {twice[0]!r} is there more than once: must have different names"
-        )
-    if column not in header:
-        near = difflib.get_close_matches(column, header, n=1)
-        hint = f"did you mean {path.name}:{near[0]}?" if near else f"name it as {path.name}:COLUMN;"
-        raise BadInput(f"{path}: no label column {column!r}: {hint} It has {_some(header)}")
-    if len(header) < 2:
+def _features(path: Path, header: list[str], column: str, reading: Reading) -> list[str]:
+    """Return the names of the features, of which there must be one."""
+    names = reading.features(path, header, column)
+    if not names:
         raise BadInput(
             f"{path}: only the column {column!r}: must have at least one column of numbers besides"
         )
-    return header.index(column)
+    return names
 
 
-def _some(names: list[str]) -> str:
-    """Return the first few names, so that the line stays a line."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+def _check_label_in(path: Path, header: list[str], column: str) -> None:
+    """Refuse a table without its label."""
+    if column not in header:
+        near = difflib.get_close_matches(column, header, n=1)
+        hint = f"did you mean {path.name}:{near[0]}?" if near else f"name it as {path.name}:COLUMN;"
+        raise BadInput(f"{path}: no label column {column!r}: {hint} It has {some(header)}")
 
 
-def _read_parquet(path: Path, column: str) -> Read:
+def _read_parquet(path: Path, column: str, reading: Reading) -> Read:
     """Return the numeric columns of a Parquet file and its label column."""
-    table = _parquet_table(path)
+    table = parquet_table(path)
     header = list(table.column_names)
-    at = _label_at(path, header, column)
+    check_header(path, header)
+    _check_label_in(path, header, column)
+    names = _features(path, header, column, reading)
     if not table.num_rows:
         raise BadInput(f"{path}: no rows: must have at least one")
-    for name in header:
+    for name in [*names, column]:
         if table[name].null_count:
             raise BadInput(
                 f"{path}: column {name!r} has {table[name].null_count:,} missing values: "
-                "fill or drop them"
+                "fill or drop them, or use a schema"
             )
-    features = [
-        _parquet_numbers(path, name, table[name].to_numpy())
-        for i, name in enumerate(header)
-        if i != at
-    ]
+    features = [_parquet_numbers(path, name, table[name].to_numpy()) for name in names]
     labels = np.array(table[column].to_pylist())
-    return Read(np.stack(features, axis=1), labels, lambda row: f"{path} row {row}")
-
-
-def _parquet_table(path: Path) -> Any:
-    """Return the whole table of one file."""
-    try:
-        import pyarrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise BadInput(
-            f"{path}: reading Parquet needs pyarrow: pip install 'tacit[parquet]', or give a CSV"
-        ) from None
-    try:
-        with ParquetFile(path) as opened:
-            return opened.read()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise BadInput(
-            f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})"
-        ) from None
+    owners = reading.owners(read_table(path)) if reading.owner else None
+    return Read(np.stack(features, axis=1), labels, lambda row: f"{path} row {row}", owners)
 
 
 def _parquet_numbers(path: Path, name: str, values: Array) -> NDArray[np.float64]:

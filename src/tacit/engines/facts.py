@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_type_hints
 
 from tacit.core import BadInput, Json, check_number
-from tacit.core.schema import check_value
+from tacit.core.schema import LONGEST, check_value
+from tacit.data.schema import Schema
 
 MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10**5
+MOST_PARTS = 10**4  # of a schema: 10 MB
 MOST_AXES, MOST_INPUTS = 8, 10**8  # of one input: its axes, and the numbers in it
 
 
@@ -30,6 +33,8 @@ class Facts:
     std: tuple[float, ...]
     examples: int  # to train on
     tests: int
+    # of a table: its schema, in parts that messages can carry, as :attr:`table` joins them
+    schema: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_number("examples", self.examples, at_least=1, at_most=MOST_EXAMPLES, whole=True)
@@ -41,16 +46,42 @@ class Facts:
         check_number("classes", len(self.classes), at_least=1, at_most=MOST_CLASSES)
         if len(set(self.classes)) < len(self.classes):
             raise BadInput("classes: two have the same name")
+        check_number("schema", len(self.schema), at_most=MOST_PARTS)
+        if self.schema:
+            self.check_table()
         for value in self.mean:
             check_number("mean", value, above=-math.inf, below=math.inf)
         for value in self.std:
             check_number("std", value, above=0, below=math.inf)
 
+    @property
+    def table(self) -> Schema | None:
+        """The schema of this site's table, if it has one."""
+        if not self.schema:
+            return None
+        try:
+            return Schema.from_dict(json.loads("".join(self.schema)))
+        except (ValueError, RecursionError) as e:  # also BadInput
+            raise BadInput(f"schema: {e}") from None
+
+    def check_table(self) -> None:
+        """Refuse a schema that does not go with the rest."""
+        table = self.table
+        assert table is not None
+        if table.classes != self.classes or (len(table.features),) != self.shape:
+            raise BadInput("schema: not that of these classes and this shape")
+
+
+def schema_parts(schema: Schema | None) -> tuple[str, ...]:
+    """Return a schema as words of a message, none longer than a word may be."""
+    text = schema.to_json() if schema else ""
+    return tuple(text[i : i + LONGEST] for i in range(0, len(text), LONGEST))
+
 
 def facts_from(raw: object) -> Facts:
     """Return what a site says of itself, or refuse what is not of the right types and sizes."""
     hints = get_type_hints(Facts)
-    if not isinstance(raw, Mapping) or raw.keys() != hints.keys():
+    if not isinstance(raw, Mapping) or raw.keys() | {"schema"} != hints.keys():
         raise BadInput(f"facts: must be {', '.join(hints)}")
     given: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     for name, value in given.items():

@@ -6,7 +6,6 @@ The same fields, the same checks, unknown keys are errors.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,8 +15,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from tacit.compress import Compressor
 from tacit.core import Aggregate, BadInput, Json, Method, check_choice, check_number
-from tacit.data import Dataset, load
-from tacit.data.splits import clients_of
+from tacit.core.toml import toml_value
+from tacit.data import Dataset, Reading, load
+from tacit.data.splits import clients_of, owner_column
 from tacit.engines.store import BACK
 from tacit.experiment.metrics import Metric
 from tacit.methods import METHODS
@@ -35,6 +35,13 @@ class Setting:
     data: str = "digits"  # a known data set (see `tacit data`) or a path to your own
     # all classes that own data can have: names with commas, N for 0..N-1, or folders
     classes: str = ""
+    label: str = ""  # the column of a table to predict, if it is not called label
+    columns: str = ""  # features of a table, with commas between; default: all other columns
+    drop: str = ""  # columns of a table to leave out, such as numbers of patients
+    # the schema file that says what columns of a table are (see `tacit data schema`)
+    schema: str = ""
+    # your own encoder of texts, as module:function, where the schema names it
+    encoder: str = ""
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
@@ -104,7 +111,19 @@ class Experiment:
 
 def dataset_of(setting: Setting) -> Dataset:
     """Return the data set that a setting names, with the classes that it states."""
-    return load(setting.data, classes=setting.classes or None)
+    return load(setting.data, classes=setting.classes or None, reading=reading_of(setting))
+
+
+def reading_of(setting: Setting) -> Reading:
+    """Return how a setting says that a table is to be read."""
+    return Reading(
+        setting.label,
+        setting.columns,
+        setting.drop,
+        setting.schema,
+        setting.encoder,
+        owner_column(setting.split),
+    )
 
 
 def shows_setting(function: Callable[P, T]) -> Callable[P, T]:
@@ -168,7 +187,7 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def _table(path: str, raw: Json) -> list[str]:
-    plain = [f"{k} = {_value(v)}" for k, v in raw.items() if not isinstance(v, dict)]
+    plain = [f"{k} = {toml_value(v)}" for k, v in raw.items() if not isinstance(v, dict)]
     nested = [
         line
         for k, v in raw.items()
@@ -176,13 +195,3 @@ def _table(path: str, raw: Json) -> list[str]:
         for line in _table(f"{path}.{k}".lstrip("."), v)
     ]
     return [*([f"\n[{path}]"] if path else []), *plain, *nested]
-
-
-def _value(v: object) -> str:
-    if isinstance(v, bool):
-        return str(v).lower()
-    if isinstance(v, str):
-        return json.dumps(v, ensure_ascii=False)  # its escapes are those of TOML
-    if isinstance(v, list | tuple):
-        return f"[{', '.join(map(_value, v))}]"
-    return repr(v)

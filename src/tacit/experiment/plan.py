@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from tacit.core import (
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
-from tacit.data.splits import clients_of
+from tacit.data.splits import clients_of, owner_column
 from tacit.engines.client_host import World
 from tacit.engines.config import Config
 from tacit.engines.server import Engine
@@ -57,7 +58,7 @@ class Plan:
         s = experiment.setting
         if dataset is None:
             dataset = dataset_of(s)
-            s = replace(s, data=data_room.anywhere(s.data))
+            s = replace(s, data=data_room.anywhere(s.data), schema=_absolute(s.schema))
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
         if experiment.method.pooled:
             federation = federation.pooled()
@@ -80,7 +81,8 @@ class Plan:
             s,
             model=anywhere(choose(s.model, dataset.shape)),
             split=anywhere(s.split),
-            clients=clients_of(s.split, s.clients),
+            encoder=anywhere(s.encoder),
+            clients=_clients(s, federation),
             precision=chosen(s.precision, model, dataset.shape, clips=clips, device=device),
         )
         experiment = replace(experiment, setting=resolved)
@@ -129,6 +131,21 @@ class Plan:
         return evaluate(method, s, engine, self.federation, parts, detailed=detailed).line()
 
 
+def _absolute(file: str) -> str:
+    """Return the path of a file as it holds in any folder."""
+    return str(Path(file).expanduser().resolve()) if file else ""
+
+
+def _clients(s: Setting, federation: Federation) -> int:
+    """Return how many clients the split has; data that say it themselves are not contradicted."""
+    if not owner_column(s.split):
+        return clients_of(s.split, s.clients)
+    found = len(federation.dataset.owners.names) if federation.dataset.owners else s.clients
+    if s.clients not in (Setting.clients, found):
+        raise BadInput(f"clients = {s.clients}: must be {found}, as the data say, or left out")
+    return found
+
+
 def check_aggregate(experiment: Experiment, clients: int) -> None:
     """Refuse another rule than the mean where a method rests on it, or has too few clients."""
     method, word = experiment.method, experiment.setting.aggregate
@@ -164,7 +181,12 @@ def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:
 
 def warn_of_classes(dataset: Dataset) -> None:
     """Say that classes were found in the data: a class that one record alone has tells of it."""
-    if dataset.inferred:
+    if dataset.schema is not None and dataset.schema.draft:
+        line = (
+            "the schema is a draft: its ranges and categories are of the data, and count as public"
+        )
+        print(f"warning: {line}", file=sys.stderr)
+    elif dataset.inferred:
         print(
             f"warning: {len(dataset.classes)} classes were found in the data and count as public; "
             "--classes states all there can be",

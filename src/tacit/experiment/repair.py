@@ -16,10 +16,11 @@ from tacit.engines.sealed import Log, Mark, chained, digest, reaches, whole_line
 from tacit.engines.store import LEDGER, ClientStore
 from tacit.experiment.config import read_experiment
 from tacit.experiment.manifest import Manifest, State, read_manifest, write_manifest
-from tacit.experiment.rundir import MODEL, RunDir
+from tacit.experiment.rundir import MODEL, SCHEMA, RunDir
 
 Say = Callable[[str], None]
-WHOLE = ("config.toml", "sites.json", "samples.secret", MODEL)  # files with a checksum of their own
+# files with a checksum of their own
+WHOLE = ("config.toml", "sites.json", "samples.secret", MODEL, SCHEMA)
 
 
 def repair_run(folder: Path, say: Say) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from tacit.core import (
     Release,
     check_number,
 )
+from tacit.data.schema import Schema
 from tacit.engines.sealed import TRIES, Log, Mark, chained, digest, reaches, whole_lines
 from tacit.engines.store import LEDGER, ClientStore, Draws, from_lines, to_lines
 from tacit.experiment.about import FILE as ABOUT
@@ -41,6 +43,7 @@ from tacit.experiment.manifest import NAME as MANIFEST
 from tacit.experiment.manifest import Manifest, State, read_manifest, write_manifest
 
 MODEL = "model.safetensors"
+SCHEMA = "schema.toml"  # what the columns of the run's table are
 # what a run has written by the time that it asks its first client
 OWN = (
     "config.toml",
@@ -49,6 +52,7 @@ OWN = (
     "ledger.mark",
     "metrics.jsonl",
     MODEL,
+    SCHEMA,
     ABOUT,
     ".lock",
 )
@@ -122,6 +126,21 @@ class RunDir:
         if digest(blob) not in (m.files.get(name), m.soon.get(name)):
             raise Damaged(f"{file}: not as it was written{self._way_back}")
         return blob
+
+    def put_schema(self, schema: Schema | None) -> None:
+        """Write what the columns of the run's table are, if it has one."""
+        if schema is not None:
+            self.put(SCHEMA, schema.to_toml().encode())
+
+    def schema(self) -> Schema | None:
+        """Return what the columns of the run's table are, if it has one."""
+        if not (self.folder / SCHEMA).exists():
+            return None
+        return Schema.from_dict(tomllib.loads(self.get(SCHEMA).decode()))
+
+    def schema_file(self, given: str) -> str:
+        """Return the run's own copy of a schema file: the one it was given may have changed."""
+        return str(self.folder / SCHEMA) if self.schema() is not None else given
 
     def check_alone(self) -> None:
         """Refuse to change one of several runs that are compared."""

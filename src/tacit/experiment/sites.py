@@ -129,7 +129,8 @@ class AtSites:
             precision="f32",
         )
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
-        dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std)
+        table = next(iter(facts.values())).table
+        dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
         model = build(setting.model, shape, len(classes), s.seed)
         check_aggregate(resolved, clients)
         check_parts(method, model, shape, len(classes))
@@ -225,6 +226,7 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
     """Return what all sites say of shape, classes and scaling, or name two that differ."""
     first = next(iter(facts.values()))
     for other in facts.values():
+        _check_tables(first, other)
         for what in ("shape", "classes", "mean", "std"):
             a, b = getattr(first, what), getattr(other, what)
             if a != b:
@@ -233,6 +235,18 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
                     "must be alike"
                 )
     return first.shape, first.classes, first.mean, first.std
+
+
+def _check_tables(first: Facts, other: Facts) -> None:
+    """Refuse two schemas that differ, naming the site and the first column."""
+    a, b = first.table, other.table
+    if a == b:
+        return
+    if a is None or b is None:
+        lacks, has = (first, other) if a is None else (other, first)
+        raise BadInput(f"schema: {lacks.name} has none, {has.name} has one: must be alike")
+    what = next(a.differences(b), "draft")
+    raise BadInput(f"schema: {what} of {other.name} is not as that of {first.name}: must be alike")
 
 
 def _short(values: tuple[object, ...]) -> str:

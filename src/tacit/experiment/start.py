@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from tacit.core import (
     Release,
 )
 from tacit.data.examples import Dataset
-from tacit.data.splits import is_own_split
+from tacit.data.federated import per_client
+from tacit.data.splits import BY, is_own_split
 from tacit.experiment.calibration import calibrated, participations
 from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.extend import extended
@@ -29,7 +30,7 @@ from tacit.methods.spec import as_method, label_of, name_of
 def run(
     method: str | Method,
     *,
-    data: str | Dataset = "digits",
+    data: str | Dataset | Mapping[str, Dataset] = "digits",
     out: str | Path | None = None,
     watch: Watcher | None = None,
     **setting: Any,
@@ -41,12 +42,14 @@ def run(
     Args:
         method: a word such as ``"fedprox:mu=0.1,rounds=10"`` (``tacit run fedprox --help`` lists
             its settings), or an instance, also of a method of your own
-        data: a name, a path or a :class:`tacit.data.Dataset`
+        data: a name, a path or a :class:`tacit.data.Dataset`; or one of each client, by its name
         out: the folder of the run; default: a new one in ``runs/``
         watch: is told how it goes
         **setting: the fields of :class:`tacit.experiment.config.Setting`, such as ``split``
     """
     method = as_method(method)
+    if isinstance(data, Mapping):
+        data, setting = per_client(data), {"split": f"{BY}:client", **setting}
     dataset = data if isinstance(data, Dataset) else None
     name = data.name if isinstance(data, Dataset) else data
     experiment = Experiment(method, setting_from({"data": name, **setting}, method))
@@ -68,6 +71,7 @@ def start(
     plan = Plan.of(experiment, dataset)
     folder = out or free_folder(Path("runs") / default_name(experiment))
     directory = RunDir.create(folder, plan.experiment)
+    directory.put_schema(plan.federation.dataset.schema)
     told(folder)
     try:
         return plan.conduct(directory, watch or Nobody())
@@ -97,7 +101,8 @@ def resume(
     experiment = directory.experiment()
     if experiment.setting.at_sites:
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
-    dataset = dataset or data_again(experiment.setting, "tacit.resume(folder, dataset=...)")
+    setting = replace(experiment.setting, schema=directory.schema_file(experiment.setting.schema))
+    dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
     plan = Plan.of(experiment, dataset)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)

@@ -26,7 +26,16 @@ from tacit.data.places import Places
 from tacit.data.splits.dealing import deal_own, deal_test, rows_of_clients
 from tacit.data.splits.scheme import PUBLIC, Request, Scheme, Split, refusal
 
-__all__ = ["SCHEMES", "SPLITS", "Scheme", "Split", "clients_of", "is_own_split", "split"]
+__all__ = [
+    "SCHEMES",
+    "SPLITS",
+    "Scheme",
+    "Split",
+    "clients_of",
+    "is_own_split",
+    "owner_column",
+    "split",
+]
 
 
 def _schemes(module: ModuleType) -> dict[str, Scheme]:
@@ -36,6 +45,9 @@ def _schemes(module: ModuleType) -> dict[str, Scheme]:
 SPLITS: Registry[Scheme] = Registry("split", group="tacit.splits", package=__name__, found=_schemes)
 SCHEMES: dict[str, str] = {scheme.usage: scheme.about for scheme in SPLITS.values()}
 """How each scheme is written, and what it does in one line."""
+BY = "by"
+BY_COLUMN = {f"{BY}:COLUMN": "a column of your table says whose row it is; it is then no feature"}
+"""How it is written that the data themselves say who holds what."""
 
 
 def split(
@@ -92,9 +104,25 @@ def split(
     )
 
 
+def owner_column(scheme: str) -> str:
+    """Return the column that says whose row it is, for ``by:COLUMN``; empty for other schemes.
+
+    >>> owner_column("by:ward"), owner_column("iid")
+    ('ward', '')
+    """
+    name, _, column = scheme.partition(":")
+    if name == BY and not column:
+        raise refusal(scheme, f"the argument is missing, write {BY}:COLUMN")
+    return column if name == BY else ""
+
+
 def is_own_split(scheme: str) -> bool:
     """Tell whether a split is code of the user's own: ``mine.py:by_ward``, or an installed name."""
-    return scheme.partition(":")[0] not in SPLITS and SPLITS.is_own(scheme)
+    return (
+        not owner_column(scheme)
+        and scheme.partition(":")[0] not in SPLITS
+        and SPLITS.is_own(scheme)
+    )
 
 
 def clients_of(scheme: str, clients: int) -> int:
@@ -105,7 +133,7 @@ def clients_of(scheme: str, clients: int) -> int:
     >>> clients_of("sizes:kd-mnist", 10), clients_of("iid", 10)
     (53, 10)
     """
-    if is_own_split(scheme):
+    if is_own_split(scheme) or owner_column(scheme):
         return clients
     known, argument = _parse(scheme)
     return known.clients(scheme, argument) if known.clients else clients
