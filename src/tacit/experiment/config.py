@@ -35,13 +35,6 @@ class Setting:
     data: str = "digits"  # a known data set (see `tacit data`) or a path to your own
     # all classes that own data can have: names with commas, N for 0..N-1, or folders
     classes: str = ""
-    label: str = ""  # the column of a table to predict, if it is not called label
-    columns: str = ""  # features of a table, with commas between; default: all other columns
-    drop: str = ""  # columns of a table to leave out, such as numbers of patients
-    # the schema file that says what columns of a table are (see `tacit data schema`)
-    schema: str = ""
-    # your own encoder of texts, as module:function, where the schema names it
-    encoder: str = ""
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
@@ -70,6 +63,14 @@ class Setting:
 
     # what tables and pictures show; those that need probabilities are else of the last round only
     metric: Metric = "accuracy"
+
+    label: str = ""  # the column of a table to predict, if it is not called label
+    columns: str = ""  # features of a table, with commas between; default: all other columns
+    drop: str = ""  # columns of a table to leave out, such as numbers of patients
+    # the schema file that says what columns of a table are (see `tacit data schema`)
+    schema: str = ""
+    # your own encoder of texts, as module:function, where the schema names it
+    encoder: str = ""
 
     @property
     def at_sites(self) -> bool:
