@@ -119,7 +119,7 @@ def tested(folder: Path, tests: Sequence[str]) -> int:
     sys.path.insert(0, str(folder / "src"))
     os.environ.update(PYTHONPATH=str(folder / "src"), COLUMNS="200")
     quiet = ["-q", "-x", "-p", "no:cacheprovider", "--tb=line", "-rf"]
-    code = pytest.main([*quiet, "--hypothesis-seed=0", *tests])
+    code = pytest.main([*quiet, "--hypothesis-seed=0", "-m", "", *tests])
     sys.stdout.flush()
     ours = str(sys.modules["tacit"].__file__).startswith(str(folder))
     return int(code) if ours else BROKEN

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,7 @@ class Mine(Trains):
             yield s
 """
 count = itertools.count()
+slowly = partial(pytest.param, marks=pytest.mark.slow)  # a case like another, for `make slow`
 
 
 @pytest.fixture
@@ -114,6 +116,7 @@ def test_the_example_passes_within_its_time(one_thread):
     assert time.monotonic() - start < 60  # alone it takes 7 s; others may be at work
 
 
+@pytest.mark.slow
 def test_the_usual_method_of_this_file_passes_also_with_dp_sgd(mine):
     method, _ = mine()
     assert findings(method) == []
@@ -124,6 +127,7 @@ def test_it_is_a_public_name():
     assert tacit.testing.check_method is check_method
 
 
+@pytest.mark.slow
 def test_a_setting_without_help_is_only_remarked_upon(mine):
     method, _ = mine(("class Mine(Trains):\n", "class Mine(Trains):\n    beta: float = 0.5\n\n"))
     report = check_method(method)
@@ -131,6 +135,7 @@ def test_a_setting_without_help_is_only_remarked_upon(mine):
     assert report.remarks == ("setting `beta` has no help: write a comment behind it",)
 
 
+@pytest.mark.slow
 def test_the_globals_of_a_module_are_put_back(mine):
     method, _ = mine((STEP, STEP + "            SEEN.append(t)\n"), prefix="SEEN = []")
     assert findings(method) == []  # nobody reads it, so nothing depends on it
@@ -171,6 +176,7 @@ def test_state_in_self_is_named(mine):
     assert said.endswith("(a restarted run differs after round 2: `s.x`)")
 
 
+@pytest.mark.slow
 def test_an_attribute_is_named_also_if_nothing_depends_on_it_yet(mine):
     mutated = STEP + '            object.__setattr__(self, "_seen", t)\n'
     method, file = mine((STEP, mutated))
@@ -179,6 +185,7 @@ def test_an_attribute_is_named_also_if_nothing_depends_on_it_yet(mine):
     assert the_finding(method) == expected
 
 
+@pytest.mark.slow
 def test_a_cached_property_is_no_state(mine):
     more = "    @functools.cached_property\n    def half(self):\n        return 0.5\n\n"
     method, _ = mine(
@@ -193,8 +200,8 @@ def test_a_cached_property_is_no_state(mine):
     ("prefix", "read", "write", "words"),
     [
         ("CACHE = {}", 'CACHE.get("m", d.zeros())', 'CACHE["m"] = m', "global `CACHE` of mine_"),
-        ("", 'globals().get("M") or d.zeros()', 'globals()["M"] = m', "global `M` of mine_"),
         ("", 'vars(Mine).get("kept", d.zeros())', "Mine.kept = m", "class attribute `Mine.kept`"),
+        slowly("", 'globals().get("M") or d.zeros()', 'globals()["M"] = m', "global `M` of mine_"),
     ],
 )
 def test_state_in_a_module_or_a_class_is_named(mine, prefix, read, write, words):
@@ -215,6 +222,7 @@ def test_a_local_across_a_yield_is_named(mine):
     assert "`s`: a local variable of run() that lives across a yield (a restarted run" in said
 
 
+@pytest.mark.slow
 def test_what_a_task_leaves_in_its_process_is_noticed(mine):
     method, _ = mine(
         (
@@ -237,11 +245,11 @@ def test_what_a_task_leaves_in_its_process_is_noticed(mine):
     ("call", "source", "name"),
     [
         ("time.time()", "the wall clock", "time.time"),
-        ("time.perf_counter()", "the wall clock", "time.perf_counter"),
-        ("time.monotonic_ns()", "the wall clock", "time.monotonic_ns"),
-        ("random.random()", "Python's global generator", "random.random"),
-        ("np.random.normal()", "NumPy's global generator", "numpy.random.normal"),
         ("float(torch.randn(()))", "PyTorch's global generator", "torch.randn"),
+        slowly("time.perf_counter()", "the wall clock", "time.perf_counter"),
+        slowly("time.monotonic_ns()", "the wall clock", "time.monotonic_ns"),
+        slowly("random.random()", "Python's global generator", "random.random"),
+        slowly("np.random.normal()", "NumPy's global generator", "numpy.random.normal"),
     ],
 )
 def test_a_clock_or_a_generator_of_everybody_is_named_with_its_line(mine, call, source, name):
@@ -252,12 +260,14 @@ def test_a_clock_or_a_generator_of_everybody_is_named_with_its_line(mine, call, 
     )
 
 
+@pytest.mark.slow
 def test_a_generator_of_everybody_in_a_task_is_named(mine):
     method, file = mine(("dx=y - x", "dx=np.random.rand() * (y - x)"))
     place = line_of(file, "np.random.rand")
     assert f"NumPy's global generator: numpy.random.rand ({place})" in the_finding(method)
 
 
+@pytest.mark.slow
 def test_a_name_imported_from_its_module_is_followed(mine):
     method, file = mine(
         ("import random\n", "import random\nfrom time import time as now\n"),
@@ -273,6 +283,7 @@ def test_a_generator_without_a_seed_is_named(mine):
     assert f"numpy.random.default_rng ({line_of(file, 'default_rng()')})" in said
 
 
+@pytest.mark.slow
 def test_a_clock_that_only_measures_is_allowed(mine):
     method, _ = mine((STEP, "            time.perf_counter()\n" + STEP))
     assert findings(method) == []
@@ -292,7 +303,7 @@ LEAKS = [
 ]
 
 
-@pytest.mark.parametrize("sgd", [SGD(), SGD(clip=1.0, z=2.0)])
+@pytest.mark.parametrize("sgd", [SGD(), slowly(SGD(clip=1.0, z=2.0))])
 def test_a_tensor_without_noise_is_named_with_its_task(mine, sgd):
     """With a clip it promises something; without, what it would promise with one is looked at."""
     method, file = mine(*LEAKS)
@@ -326,6 +337,7 @@ def test_more_than_was_said_beforehand_is_named(mine):
     assert "releases() says beforehand" in said
 
 
+@pytest.mark.slow
 def test_a_method_that_promises_nothing_may_send_anything(mine):
     method, _ = mine(
         *LEAKS,
@@ -412,6 +424,7 @@ def test_a_field_without_a_default_is_named():
     assert "'beta'" in the_finding(Bare(beta=1.0))
 
 
+@pytest.mark.slow
 def test_a_class_inside_a_function_is_named():
     @dataclass(frozen=True)
     class Local(FedAvg):
@@ -425,6 +438,7 @@ def test_what_is_no_method_is_one_line():
     assert "cannot be loaded" in the_finding("nowhere.at_all:Mine")
 
 
+@pytest.mark.slow
 def test_all_findings_are_raised_one_line_each(mine):
     mutated = STEP + '            object.__setattr__(self, "_seen", t)\n'
     method, _ = mine((STEP, mutated), *LEAKS)
@@ -447,6 +461,7 @@ def test_a_lost_reply_that_has_an_effect_is_named(mine):
     assert re.match(r"a reply that was lost \(client \d in round \d\) has an effect on `s.x`", said)
 
 
+@pytest.mark.slow
 def test_it_works_in_a_session_without_a_file():
     """As in a notebook: the class is one of ``__main__``, which has no file."""
     code = HEAD + USUAL + "\nfrom tacit.testing import check_method\nprint(check_method(Mine()))"

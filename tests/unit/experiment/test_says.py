@@ -78,6 +78,7 @@ def test_repeats_show_the_one_that_has_spent_most(tmp_path):
         assert row(WORD, order).epsilon["example/server"] == runs[0].spent
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_what_was_spent_where_a_budget_stopped_it(tmp_path):
     setting = {**QUICK, "budget": BUDGET}
     done = sweep(WORD, {"eval_every": [4, 100]}, out=tmp_path / "s", **setting)
@@ -93,6 +94,7 @@ def test_a_sweep_shows_what_was_spent_where_a_budget_stopped_it(tmp_path):
     assert draw_accuracy(nothing, tmp_path / "accuracy")[0].stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_conclusion_and_a_stop_say_what_the_ledger_says(tmp_path, capsys):
     args = ["run", "fedavg", "--rounds", "30", "--sgd.clip", "1", "--sgd.z", "4", "--workers", "0"]
     args += ["--sgd.batch", "1000", "--clients", "5", "--eval-every", "100", "--noise", "seeded"]

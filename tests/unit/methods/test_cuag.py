@@ -136,6 +136,7 @@ def test_the_variance_taken_for_the_deviation(monkeypatch):
     torch.testing.assert_close(got["b"], torch.zeros(2))
 
 
+@pytest.mark.slow
 def test_claims_are_those_of_the_reference():
     found = CUAG().claims({}, DELTA)
     figures = {word: epsilon for word, epsilon, _ in found}
@@ -149,6 +150,7 @@ def test_claims_are_those_of_the_reference():
     assert all(remark for _, _, remark in found)
 
 
+@pytest.mark.slow
 def test_claims_of_extreme_settings():
     assert [word for word, _, _ in CUAG(mu=0.0).claims({}, DELTA)] == ["certified"]
     # above everything

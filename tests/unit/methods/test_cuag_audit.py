@@ -89,6 +89,7 @@ def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
     assert verdict.bound > 3
 
 
+@pytest.mark.slow
 def test_paper_mode_fails_in_one_round(monkeypatch):
     """Claimed eps 0.93. The size of the noise tells the two clients apart.
 
@@ -203,6 +204,7 @@ def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
     assert not verdict.wasteful, verdict.line()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
     """One client of three sends layers far beyond their bounds in four rounds, or is not there.

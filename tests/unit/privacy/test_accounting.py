@@ -541,6 +541,7 @@ def test_rate_for_inverts_spend(z, steps, q):
     assert spend(z, steps, got, delta=DELTA) <= target
 
 
+@pytest.mark.slow
 def test_calibration_is_monotone():
     noises = [noise_for(e, 100, 0.1, delta=DELTA) for e in (0.5, 1.0, 2.0, 4.0)]
     assert noises == sorted(noises, reverse=True)

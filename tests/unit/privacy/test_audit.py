@@ -28,6 +28,7 @@ from tacit.privacy.audit import (
 
 DELTA = 1e-5
 BOUNDS = [clopper_pearson_bound, gdp_bound]
+slow = pytest.mark.slow
 both_bounds = pytest.mark.parametrize("bound", BOUNDS)
 
 
@@ -58,13 +59,16 @@ def test_mu_to_epsilon_at_the_ends() -> None:
 
 
 @both_bounds
-@pytest.mark.parametrize("mu", [0.0, 0.268, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(
+    "mu", [0.0, 1.0, *(pytest.param(m, marks=slow) for m in (0.268, 2.0, 4.0))]
+)
 def test_bounds_fail_no_more_often_than_allowed(bound: Callable[..., float], mu: float) -> None:
     exact, rng = gdp_epsilon(mu, DELTA), np.random.default_rng(int(1000 * mu))
     draws = ((rng.normal(mu, 1, 2000), rng.normal(0, 1, 2000)) for _ in range(300))
     assert sum(bound(a, b, DELTA, confidence=0.99) > exact for a, b in draws) <= 3
 
 
+@pytest.mark.slow
 def test_clopper_pearson_fails_no_more_often_than_allowed_where_it_can_be_reached() -> None:
     """Randomised response.
 
@@ -76,6 +80,7 @@ def test_clopper_pearson_fails_no_more_often_than_allowed_where_it_can_be_reache
     assert failures <= 200
 
 
+@pytest.mark.slow
 @both_bounds
 def test_choosing_among_many_useless_scores_is_free(bound: Callable[..., float]) -> None:
     rng = np.random.default_rng(2)

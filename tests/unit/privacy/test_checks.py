@@ -64,8 +64,8 @@ def test_a_network_whose_examples_stay_apart_is_told_so(kind):
         ("dafl-cnn", (1, 28, 28)),
         ("ldp-cnn", (3, 32, 32)),
         ("cuag-cnn", (3, 16, 16)),
-        ("resnet18", (1, 8, 8)),
-        ("vgg16", (3, 32, 32)),
+        pytest.param("resnet18", (1, 8, 8), marks=pytest.mark.slow),
+        pytest.param("vgg16", (3, 32, 32), marks=pytest.mark.slow),
     ],
 )
 def test_networks_of_the_package_can_train_privately(name, shape):

@@ -153,6 +153,7 @@ def mean_of(present, run, round=0, canary=1000.0):
     return array(got) * 6, server.ledger
 
 
+@pytest.mark.slow
 def test_a_mean_over_everyone(holds):
     certified = certificate(mean_of(True, 0)[1], "client", "clients")
     holds(lambda present, run: mean_of(present, run)[0][0], certified)
@@ -178,6 +179,7 @@ def steps_trial(q, z, steps, spent=None):
     return trial
 
 
+@pytest.mark.slow
 def test_private_steps_on_everyone(holds):
     ledger = Ledger()
     steps_trial(1.0, 1.0, 4, ledger)(True, 0)
@@ -345,6 +347,7 @@ def test_dp_sgd_on_poisson_samples(holds):
     holds(trial, certificate(ledger), runs=400, gaussian=False)
 
 
+@pytest.mark.slow
 def test_the_gradient_mode_of_ldp_fl(holds):
     """The reply is divided by the public size: multiplied by it again, the sum is left."""
 
@@ -374,6 +377,7 @@ def test_noise_divided_by_the_batch_is_found(monkeypatch):
     broken(training_trial(dp_sgd(8)), certificate(certified), runs=300)
 
 
+@pytest.mark.slow
 def test_noise_missing_from_one_tensor_is_found(monkeypatch):
     certified = Ledger()
     training_trial(dp_sgd(8), certified)(True, 0)
@@ -447,6 +451,7 @@ def rounds_trial(ledger_of):
     return repeated(mechanism, ROUNDS, projection([E1] * ROUNDS))
 
 
+@pytest.mark.slow
 def test_six_rounds_in_one_ledger_hold(holds):
     whole = Ledger()
     rounds_trial(lambda round: whole)(True, 0)
@@ -474,6 +479,7 @@ def certificate_of_two_rounds():
     return certificate(ledger, "client")
 
 
+@pytest.mark.slow
 def test_fresh_noise_in_two_rounds_holds(holds):
     scores = projection(DIRECTIONS), *differences(DIRECTIONS)
     holds(repeated(two_rounds, 2, *scores), certificate_of_two_rounds(), runs=1000)

@@ -224,6 +224,7 @@ def canary_trial(terms, planted=1.0):
     return trial
 
 
+@pytest.mark.slow
 def test_a_canary_in_both_parts():
     terms = Terms(gdp_mu(4.0, DELTA), share=0.5)
     certified = privacy.epsilon(
