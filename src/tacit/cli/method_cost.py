@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field, make_dataclass
 from pathlib import Path
@@ -77,6 +78,12 @@ def show_claims(name: str, plan: Plan) -> None:
     print(
         aligned([["accountant", "epsilon"], *rows], ["remark", *(remark for _, _, remark in found)])
     )
+    T = method.rounds
+    marks = sorted({1, *(math.ceil(T * k / 6) for k in range(1, 7))})
+    over = [(t, pair) for t in marks if (pair := method.claimed(t, sizes, delta))]
+    if over:
+        rows = [[str(t), f"{z:.4g}", privacy.show_epsilon(e)] for t, (z, e) in over]
+        print(aligned([["round", "noise multiplier", "claimed epsilon"], *rows]))
     if (loss := method.performance_loss(sizes, delta)) is not None:
         print(
             f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity"

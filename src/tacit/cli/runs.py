@@ -245,6 +245,8 @@ def conclude(done: Run) -> None:
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
     _say_privacy(done)
+    one = f"{done.client_gigabytes_up:.4f} GB by a client that takes part in every round"
+    print(f"sent up: {done.gigabytes_up:.4f} GB in all, {one}")
     files = draw_accuracy({name: [done]}, done.folder / metric, name, metric)
     print(f"files in {done.folder}, picture {files[0]}")
 

@@ -169,6 +169,13 @@ class Method(ABC):
         """Return what the method's paper claims; nothing of it certifies."""
         return []
 
+    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
+        """Return the noise multiplier and the epsilon that the paper claims after round t.
+
+        None where it claims nothing by rounds. Nothing of it certifies.
+        """
+        return None
+
     def performance_loss(self, sizes: Sizes, delta: float) -> float | None:
         """Return LDP-FL's own diagnostic, if the method has it; not a privacy quantity."""
         return None

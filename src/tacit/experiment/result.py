@@ -16,6 +16,7 @@ from tacit.core import (
     Relation,
     check_choice,
 )
+from tacit.data.splits import clients_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
 from tacit.experiment.metrics import WORDS
@@ -53,6 +54,40 @@ class Run:
     def accuracy(self) -> float:
         """Accuracy after the last evaluated round, between 0 and 1; NaN if there is none."""
         return float(self.final.get("accuracy", float("nan")))
+
+    @property
+    def gigabytes_up(self) -> float:
+        """What all clients have sent, in GB (2**30 bytes, as CUAG-PFL's table 6 has it)."""
+        return sum(line["bytes_up"] for line in self.metrics) / 2**30
+
+    @property
+    def client_gigabytes_up(self) -> float:
+        """The same of one client that took part in every round, as that table counts."""
+        s = self.experiment.setting
+        return self.gigabytes_up / (
+            self.experiment.method.per_round or clients_of(s.split, s.clients)
+        )
+
+    def reached(self, accuracy: float) -> Json | None:
+        """Return the first round with an accuracy, and what was claimed and spent by then.
+
+        As CUAG-PFL's table 1: ``claimed`` is the paper's epsilon, ``spent`` the certified one (an
+        upper bound underway). None if it was never reached.
+        """
+        line = next((m for m in self.metrics if (m["accuracy"] or 0.0) >= accuracy), None)
+        if line is None:
+            return None
+        claimed = self.claimed_after(line["round"])
+        return {k: line[k] for k in ("round", "accuracy", "spent")} | {"claimed": claimed}
+
+    def claimed_after(self, t: int) -> float | None:
+        """Return the epsilon that the method's paper claims after round t, if it claims one."""
+        from tacit.experiment.plan import Plan  # plans make runs
+
+        plan = Plan.of(self.experiment)
+        delta = self.experiment.setting.delta
+        pair = plan.experiment.method.claimed(t, plan.federation.sizes(), delta)
+        return pair[1] if pair else None
 
     @property
     def ledger(self) -> Ledger:

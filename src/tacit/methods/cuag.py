@@ -100,8 +100,15 @@ class CUAG(Settings):
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         mu = self.mu_of("0", delta)
-        published = paper.published(mu, self.local.batch, self.local.steps, delta)
-        return [*published, ("certified", math.inf, paper.why(mu))]
+        published = paper.published(mu, self.sigma, self.local.batch, self.local.steps, delta)
+        return [*published, ("certified", math.inf, paper.why(mu, self.sigma))]
+
+    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
+        lam = (self.per_round or len(sizes)) / len(sizes)
+        mu, D, local = self.mu_of("0", delta), min(sizes.values()), self.local
+        if self.mode == "certified" or not mu:
+            return None
+        return paper.after(mu, self.sigma, D, lam, local.batch, t, local.steps, delta)
 
 
 @task

@@ -12,6 +12,7 @@ from tacit.core import Claim, Client, ClientId, Gaussian, Params, Release, Sampl
 from tacit.local.prototypes import Episodes
 from tacit.privacy import rules
 from tacit.privacy.bill import Part
+from tacit.privacy.claimed import clt_epsilon
 from tacit.privacy.gdp import gdp_epsilon
 from tacit.privacy.layers import times
 from tacit.privacy.mechanisms import claimed_line
@@ -38,12 +39,26 @@ def sigma(mu: float, D: int, lam: float, B: int, t: int, P: int) -> float:
     return 1 / math.sqrt(math.log1p(mu**2 * D**2 / (4 * lam**2 * B**2 * t * P)))
 
 
-def why(mu: float) -> str:
+def after(
+    mu: float, fixed: float, D: int, lam: float, B: int, t: int, P: int, delta: float
+) -> tuple[float, float]:
+    """Return sigma in round t and the epsilon claimed by then (figure 4).
+
+    With mu, epsilon stays and sigma grows; with a ``fixed`` sigma it is the other way round. The
+    other arguments are those of `sigma`.
+    """
+    if not fixed:
+        return sigma(mu, D, lam, B, t, P), gdp_epsilon(mu, delta)
+    return fixed, clt_epsilon(fixed, t * P, 2 * lam * B / D, delta=delta)
+
+
+def why(mu: float, fixed: float = 0.0) -> str:
     """Return what the proof lacks."""
     if not mu:
         return "mu = 0: updates are sent without noise"
+    said = f"sigma {fixed:g} in all rounds" if fixed else f"claimed mu {mu:g}"
     return (
-        f"claimed mu {mu:g}, but the clip is the update's own norm, "
+        f"{said}, but the clip is the update's own norm, "
         "so the size of the noise reveals it, "
         "and 2C/B is not the sensitivity of an update"
     )
@@ -58,34 +73,40 @@ class AsPublished:
     local: Episodes
     fixed_clip: float = 0.0  # C of every layer (table 5); 0: C_l is the layer's own norm
     squared: bool = False  # take the printed variance for the standard deviation
+    fixed: float = 0.0  # sigma in all rounds (table 5); 0: as mu says
 
     def send(self, me: Client, v: Params) -> Params:
         B = self.local.batch
-        sd = sigma(self.mu, me.size, self.lam, B, me.round + 1, self.local.steps)
+        now = sigma(self.mu, me.size, self.lam, B, me.round + 1, self.local.steps)
+        sd = self.fixed or now
         size = v.norms()
         C = {k: self.fixed_clip or size[k] for k in v}
         S = {k: 2 * C[k] / B for k in v}
         if self.squared:
             S = {k: S[k] ** 2 * sd for k in v}
         unit = {k: min(1.0, C[k] / size[k]) / S[k] if size[k] else 0.0 for k in v}
-        noisy = rules.AsPublished(NAME, sd, why(self.mu)).send(me, times(v, unit))
+        noisy = rules.AsPublished(NAME, sd, why(self.mu, self.fixed)).send(me, times(v, unit))
         return times(noisy, S)
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
-        return rules.over(claimed_line(NAME, why(self.mu)), owner, times)
+        return rules.over(claimed_line(NAME, why(self.mu, self.fixed)), owner, times)
 
 
-def published(mu: float, B: int, P: int, delta: float) -> list[Claim]:
+def published(mu: float, fixed: float, B: int, P: int, delta: float) -> list[Claim]:
     """Return what mu comes to in the paper's own setting: 300 rounds, 10 of 100 clients.
 
     Args:
         mu: of Gaussian differential privacy; 0 claims nothing
+        fixed: sigma in all rounds, if it is not mu that says it
         B: examples in a batch
         P: local steps in a round
         delta: of all epsilons
     """
     if not mu:
         return []
+    if fixed:
+        rounds = ((t, after(mu, fixed, D, LAM, B, t, P, delta)[1]) for t in (1, T))
+        return [(f"published, round {t}", e, f"CLT-GDP, sigma {fixed:g}") for t, e in rounds]
     H = sum(1 / t for t in range(1, T + 1))
     said = f"mu = {mu:g} in {T} rounds, 10 of 100 clients, {D} examples each"
     anew = f"sigma is solved anew in each round: the rounds add up to {mu * H**0.5:.3f}"

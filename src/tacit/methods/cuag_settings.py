@@ -28,7 +28,7 @@ from tacit.privacy.schedule import Schedule
 LEAST_MU = 1e-6  # below that noise has no finite size in practice
 OF_MODE = {  # settings that mean nothing in a mode
     "paper": ("unit", "observer", "clip", "adaptive", "schedule", "radius"),
-    "certified": ("fixed_clip", "squared"),
+    "certified": ("fixed_clip", "squared", "sigma"),
 }
 ANY = Turn()
 Kind = Literal["open", "paper", "example", "update", "sum"]
@@ -56,6 +56,8 @@ class Settings(Method):
     clip: float = 1.0
     # observer = clients: let the bounds of the layers follow the medians of the norms, privately
     adaptive: bool = False
+    # paper: one noise multiplier for all rounds (table 5); 0: the one that mu asks for in each
+    sigma: float = 0.0
     fixed_clip: float = 0.0  # paper: clip every layer to this; 0: each to its own norm
     # paper: take the printed variance (2 C_l sigma / B)^2 for the standard deviation
     squared: bool = False
@@ -67,7 +69,7 @@ class Settings(Method):
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
-        for name in ("mu", "epsilon", "fixed_clip"):
+        for name in ("mu", "epsilon", "sigma", "fixed_clip"):
             check_number(name, getattr(self, name), at_least=0)
         check_number("alpha", self.alpha, above=0)
         check_clip("clip", self.clip)
@@ -93,6 +95,8 @@ class Settings(Method):
         yield self.epsilon > 0 and self.mu != Settings.mu, f"mu = {self.mu:g}: {both}"
         own = "clients have a mu of their own already (mus)"
         yield self.epsilon > 0 and bool(self.mus), f"epsilon = {self.epsilon:g}: {own}"
+        given = bool(self.mu != Settings.mu or self.mus or self.epsilon)
+        yield self.sigma > 0 and given, f"sigma = {self.sigma:g}: give it, or what may be spent"
         summed = self.observer == "clients"
         alike = "needs unit = 'client' and one mu for all, as the noise is shared"
         unlike = self.unit == "example" or bool(self.mus)
@@ -136,7 +140,8 @@ class Settings(Method):
         if self.kind == "open":
             return Open(NAME, why(0.0))
         if self.kind == "paper":
-            return AsPublished(mu, turn.lam, self.local, self.fixed_clip, self.squared)
+            fixed = (self.fixed_clip, self.squared, self.sigma)
+            return AsPublished(mu, turn.lam, self.local, *fixed)
         if self.kind == "example":
             return ExampleLevel(mu, self.clip, self.radius, self.local, delta)
         if self.kind == "update":

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable
 
 from tacit.core import Claim, check_number
-from tacit.privacy.claimed import log_moment, moments_epsilon
+from tacit.privacy.claimed import log_moment, moments_epsilon, other_of
 from tacit.privacy.gdp import gdp_epsilon
 
 
 def sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: float) -> float:
     """Return the noise of a client with m examples: (2C/m) sqrt(2 q T ln(1/delta)) / eps."""
-    return 2 * clip / m * math.sqrt(2 * q * rounds * math.log(1 / delta)) / epsilon
+    return 2 * clip / m * other_of(epsilon, rounds, q, delta=delta)
 
 
 def ratio(rounds: int, epsilon: float, delta: float) -> float:

@@ -100,6 +100,12 @@ class PriFedSync(Method):
             ("certified", math.inf, why(self.sigma)),
         ]
 
+    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
+        if self.mode == "certified" or not self.sigma:
+            return None
+        q = (self.per_round or len(sizes)) / len(sizes) * self.local.rate(min(sizes.values()))
+        return self.sigma, clt_epsilon(self.sigma, t, q, delta=delta)
+
 
 def why(sigma: float) -> str:
     """What the guarantee lacks."""

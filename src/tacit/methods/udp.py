@@ -37,6 +37,7 @@ from tacit.core import (
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import Update as Sent
 from tacit.methods.fedavg import State
+from tacit.privacy.claimed import other_of
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import update_z
 from tacit.privacy.rules import AsPublished, Update, in_turn
@@ -92,12 +93,16 @@ class UDP(Method):
 
     def sigma(self, D: int, q: float, delta: float) -> float:
         """Return the published noise of a client with D examples."""
-        sensitivity = 2 * self.sgd.lr * self.clip / D
-        return sensitivity * math.sqrt(2 * q * self.rounds * math.log(1 / delta)) / self.epsilon
+        return 2 * self.sgd.lr * self.clip / D * other_of(self.epsilon, self.rounds, q, delta=delta)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         formula = "sd (2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on every update"
         return [("published", self.epsilon, formula), ("certified", math.inf, NOT_OF_TRAINING)]
+
+    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
+        q = (self.per_round or len(sizes)) / len(sizes)
+        z = other_of(self.epsilon, t, q, delta=delta)  # of a run that ends there
+        return (z, self.epsilon) if self.mode == "paper" else None
 
 
 NOT_OF_TRAINING = (

@@ -64,6 +64,15 @@ def moments_noise(epsilon: float, rounds: int, q: float = 1.0, *, delta: float) 
     return math.exp(brentq(over, low, high, xtol=1e-9))
 
 
+def other_of(one: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
+    """Return epsilon from a noise multiplier, or the other way round, by a formula of many papers.
+
+    Their product is sqrt(2 q T ln(1/delta)) (LDP-FL, UDP, CUAG-PFL's theorem 1).
+    """
+    check_number("delta", delta, above=0, below=1)
+    return math.sqrt(2 * q * rounds * math.log(1 / delta)) / one
+
+
 def clt_epsilon(z: float, steps: int, q: float, *, delta: float) -> float:
     """Return the central-limit GDP epsilon, mu = q sqrt(T (e^(1/z^2) - 1)).
 

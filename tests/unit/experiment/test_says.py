@@ -165,3 +165,19 @@ def test_a_relation_that_nobody_knows_is_refused(tmp_path):
     Log(file, "ledger").restore(text.splitlines(), writes=9)
     with pytest.raises(BadInput, match="relation = 'remove': allowed: zero-out, replace, either"):
         _ = run.ledger
+
+
+def test_what_went_up_and_what_was_claimed_at_an_accuracy(tmp_path):
+    """As CUAG-PFL's tables 6 and 1: GB of one client in every round, eps at a target."""
+    word = "prifedsync:mode=paper,rounds=2,per_round=2,local.steps=1"
+    run = tacit.run(word, out=tmp_path / "run", model="logistic", **QUICK)
+    sent = sum(line["bytes_up"] for line in run.metrics)
+    assert run.gigabytes_up == sent / 2**30
+    assert run.client_gigabytes_up == run.gigabytes_up / 2
+    dense = 2 * 4 * 65 * 10  # two rounds of the logistic regression on digits, 4 bytes a number
+    assert dense < run.client_gigabytes_up * 2**30 < dense + 2 * 2000
+    reached = run.reached(0.0)
+    assert reached["round"] == 1
+    assert reached["spent"] == math.inf
+    assert 0 < reached["claimed"] == run.claimed_after(1) < run.claimed_after(2)
+    assert run.reached(1.01) is None

@@ -128,6 +128,21 @@ def test_a_fixed_clip_as_in_table_5(monkeypatch):
     torch.testing.assert_close(got["c"], LAYERS["c"] / 2 + 0.4 * sigma)
 
 
+def test_a_fixed_sigma_as_in_table_5(monkeypatch):
+    """Norm 5, sigma 0.65, B 50: noise of 2 * 5 * 0.65 / 50 = 0.13, in any round."""
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
+    for t in (0, 299):
+        got = as_published(a_client(round=t), CUAG(mode="paper", sigma=0.65))
+        torch.testing.assert_close(got["a"], LAYERS["a"] + 0.13)
+        torch.testing.assert_close(got["b"], torch.zeros(2))
+
+
+@pytest.mark.parametrize("also", [{"mu": 0.5}, {"mus": (0.1, 4.0)}, {"epsilon": 2.0}])
+def test_a_fixed_sigma_stands_alone(also):
+    with pytest.raises(BadInput, match=r"^sigma = 0.65: give it, or what may be spent$"):
+        CUAG(mode="paper", sigma=0.65, **also)
+
+
 def test_the_variance_taken_for_the_deviation(monkeypatch):
     monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: [v + sd for v in values])
     sigma = cuag_sigma(0.25, 500, 0.1, 50, 1, 25)

@@ -7,9 +7,12 @@ import pytest
 from tacit.core import Ledger, NonPrivate
 from tacit.local.sgd import SGD
 from tacit.methods.cl_fl import CLFL
+from tacit.methods.cuag import CUAG
+from tacit.methods.prifedsync import PriFedSync
 from tacit.methods.udp import UDP
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.claimed import moments_noise
+from tacit.privacy.gdp import gdp_epsilon
 
 
 def test_udp_in_the_setting_of_cuag():
@@ -49,3 +52,45 @@ def test_moments_noise_of_one_full_round_by_hand():
     r = 0.25
     cost = r**2 / 2 + r * math.sqrt(2 * math.log(1e5))
     assert moments_noise(cost, 1, delta=1e-5) == pytest.approx(4.0)
+
+
+SETTING = {str(i): 500 for i in range(100)}  # CUAG-PFL's: 100 clients of 500 examples
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "last"),
+    [
+        (CUAG(mode="paper", per_round=10), 0.92, 0.92),
+        (PriFedSync(mode="paper", per_round=10), 0.41, 10.24),
+        (UDP(mode="paper", per_round=10), 10.0, 10.0),
+    ],
+    ids=["cuag", "prifedsync", "udp"],
+)
+def test_epsilon_over_rounds_is_that_of_cuags_figure_4(method, first, last):
+    over = [method.claimed(t, SETTING, 1e-5)[1] for t in (1, 300)]
+    assert over == pytest.approx([first, last], abs=0.011)
+
+
+def test_sigma_over_rounds_of_cuags_figure_4_by_hand():
+    """Round 1: ln(6.25 + 1); round 300: ln(6.25/300 + 1). UDP: sqrt(2 * 0.1 * 300 * 11.5129)/10."""
+    cuag = CUAG(mode="paper", per_round=10)
+    assert cuag.claimed(1, SETTING, 1e-5)[0] == pytest.approx(math.log(7.25) ** -0.5)
+    assert cuag.claimed(300, SETTING, 1e-5)[0] == pytest.approx(math.log1p(6.25 / 300) ** -0.5)
+    assert UDP(mode="paper", per_round=10).claimed(300, SETTING, 1e-5)[0] == pytest.approx(
+        2.62826, rel=1e-5
+    )
+
+
+def test_a_fixed_sigma_of_cuag_spends_more_in_every_round():
+    """(2 lambda B/D) sqrt(t P (e^(1/sigma^2) - 1)): sigma 1 in round 1 is 0.02 sqrt(25 1.718)."""
+    fixed = CUAG(mode="paper", per_round=10, sigma=1.0)
+    sigma, spent = fixed.claimed(1, SETTING, 1e-5)
+    assert sigma == 1.0
+    assert spent == pytest.approx(gdp_epsilon(0.02 * math.sqrt(25 * math.expm1(1)), 1e-5))
+    assert fixed.claimed(300, SETTING, 1e-5)[1] > 5 * spent
+    assert "sigma 1 in all rounds" in fixed.claims(SETTING, 1e-5)[-1][2]
+
+
+def test_nothing_certified_is_claimed_by_rounds():
+    for method in (CUAG(), PriFedSync(), UDP(), CUAG(mode="paper", mu=0.0)):
+        assert method.claimed(1, SETTING, 1e-5) is None
