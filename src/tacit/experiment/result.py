@@ -58,7 +58,7 @@ class Run:
     @property
     def gigabytes_up(self) -> float:
         """What all clients have sent, in GB (2**30 bytes, as CUAG-PFL's table 6 has it)."""
-        return sum(line["bytes_up"] for line in self.metrics) / 2**30
+        return float(sum(line["bytes_up"] for line in self.metrics) / 2**30)
 
     @property
     def client_gigabytes_up(self) -> float:
