@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help setup demo check docs map test slow mutants clean
+.PHONY: help setup demo check docs map reproduction test slow mutants clean
 
 help:
 	@echo "make demo    compare eight methods on one-class-per-client digits: a table and a report"
@@ -42,6 +42,10 @@ check: .venv/dev
 # The map of all files, after one was added, renamed or given another first line.
 map:
 	$(PYTHON) docs/map.py
+
+# The pages of docs/reproduction; RESULTS is the folder of a `tacit reproduce`, if there is one.
+reproduction:
+	$(PYTHON) docs/reproduction.py $(RESULTS)
 
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -16,7 +16,7 @@ import pytest
 
 from tacit.cli.flags import _flags as all_flags
 from tacit.cli.main import call
-from tacit.cli.runs import _augment_flags, run_flags
+from tacit.cli.runs import PRESETS, _augment_flags, run_flags
 from tacit.cli.tracking import TRACK
 from tacit.core import BadInput
 from tacit.experiment import start as starting
@@ -36,6 +36,7 @@ FLAGS_OF = {
     "sweep fedavg fedprox": ("--over", "--repeats"),
     "synth": ("--classes", "--gan.epochs"),
     "split": ("--clients",),
+    "reproduce dafl/table3": ("--only", "--scale", "--repeats"),
     "serve": ("--port",),
     "join": ("--server", "--budget"),
 }
@@ -124,7 +125,7 @@ def test_help_has_exactly_the_flags_of_the_command(
 ) -> None:
     """Help is arranged in groups, by a class of its own: nothing gets lost, nothing is added."""
     method = METHODS[name]
-    there = run_flags(Experiment(method()), TRACK, *_augment_flags(method, []))
+    there = run_flags(Experiment(method()), TRACK, PRESETS, *_augment_flags(method, []))
     said = [flag for flag, _ in flags_in(printed_help(f"run {name}", capsys))]
     assert sorted(said) == sorted(["-h", *all_flags(there)])
 

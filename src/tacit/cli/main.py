@@ -24,6 +24,10 @@ COMMANDS = {
         "tacit.cli.sweeps:sweep",
         "run methods over a grid of numbers; a table and a picture",
     ),
+    "reproduce": (
+        "tacit.cli.reproductions:reproduce",
+        "the papers' tables and figures, published beside measured",
+    ),
     "report": ("tacit.cli.reports:report", "one page with figures and tables of runs"),
     "view": ("tacit.cli.reports:view", "runs in a browser on this machine, live"),
     "serve": ("tacit.cli.sites:serve", "coordinate real sites"),

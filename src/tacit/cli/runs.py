@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ from tacit.experiment.compare import (
 )
 from tacit.experiment.config import Experiment, Setting, read_experiment
 from tacit.experiment.metrics import WORDS
+from tacit.experiment.reproduce import preset
 from tacit.experiment.result import Run, Stopped
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.shared_options import with_common
@@ -54,11 +56,20 @@ RUN_HELP = f"""usage: tacit run METHOD [options]       tacit run EXPERIMENT.toml
 METHOD is one of: {", ".join(METHODS)};
 or your own: file.py:Name, package.module:Name
 `tacit run METHOD --help` lists all options of a method; options given after a file override it.
+--preset PAPER:NAME begins with a published experiment (`tacit reproduce` lists the papers).
 
 examples:
   tacit run fedavg --split label:1 --rounds 10
   tacit run fedprox --data mnist --split dirichlet:0.1 --mu 0.1 --sgd.epochs 5
+  tacit run dafl --preset paper:mnist-1label
 """
+# read before the other flags, as it decides their defaults
+PRESET = "preset"
+PRESETS: tuple[str, Any, Any] = (
+    PRESET,
+    Annotated[str, tyro.conf.arg(help="a published experiment, such as paper:mnist-1label")],
+    "",
+)
 
 
 def run(args: Sequence[str]) -> None:
@@ -67,10 +78,9 @@ def run(args: Sequence[str]) -> None:
         print(RUN_HELP, end="")
         return
     word, rest = args[0], args[1:]
-    own = word.endswith(".toml")
-    default = read_experiment(Path(word)) if own else Experiment(method_class(word)())
+    default = _begun_with(word, rest)
     given = parse(
-        run_flags(default, TRACK, *_augment_flags(type(default.method), rest)),
+        run_flags(default, TRACK, PRESETS, *_augment_flags(type(default.method), rest)),
         rest,
         prog=f"tacit run {word}",
         about=f"{name_of(default.method)}: {first_line(default.method)}",
@@ -87,6 +97,23 @@ def run(args: Sequence[str]) -> None:
         telling.begin(label, experiment.method.rounds)
         done = starting.start(experiment, out=given.out, watch=telling, told=told)
     conclude(done)
+
+
+def _begun_with(word: str, rest: Sequence[str]) -> Experiment:
+    """Return what flags are the changes of: a file, a preset, or a method's own defaults."""
+    if word.endswith(".toml"):
+        return read_experiment(Path(word))
+    if wanted := _preset_in(rest):
+        return preset(wanted, label_of(word))
+    return Experiment(method_class(word)())
+
+
+def _preset_in(args: Sequence[str]) -> str:
+    """Return the value of ``--preset``, if there is one."""
+    flag = f"--{PRESET}"
+    after = [later for arg, later in pairwise(args) if arg == flag]
+    joined = [arg.partition("=")[2] for arg in args if arg.startswith(f"{flag}=")]
+    return [*after, *joined, ""][0]
 
 
 def _shorter(experiment: Experiment) -> str:

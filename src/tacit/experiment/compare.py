@@ -277,8 +277,9 @@ def run_all(
     dataset: Dataset,
     watch: Watcher,
     forgive: tuple[type[TacitError], ...] = (),
+    done: Callable[[str], object] = lambda name: None,
 ) -> dict[str, TacitError]:
-    """Run what is not finished yet.
+    """Run what is not finished yet; ``done`` is told of each run that is.
 
     Return what stopped a run and is forgiven, by the name of its folder.
 
@@ -298,6 +299,8 @@ def run_all(
             continue
         except forgive as e:
             stopped[name] = e
+        else:
+            done(name)
         since = 0
     return stopped
 

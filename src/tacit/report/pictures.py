@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from tacit.experiment.sweep import Point
 
 
-def _axes(width: float, height: float) -> tuple[Any, Any]:
+def new_axes(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
+    """Return a new figure and its axes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "tacit"  # the same picture gives the same file
     from matplotlib import pyplot as plt
 
-    return plt.subplots(figsize=(width, height), layout="constrained")
+    return plt.subplots(rows, columns, figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
+def save_figure(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as PNG and SVG, and let go of it."""
     from matplotlib import pyplot as plt
 
     files = [stem.with_suffix(end) for end in (".png", ".svg")]
@@ -51,14 +53,14 @@ def draw_accuracy(
 
     One line per method with a band of one standard deviation, as PNG and SVG.
     """
-    return _save(over_rounds(runs, title, metric), stem)
+    return save_figure(over_rounds(runs, title, metric), stem)
 
 
 def draw_epsilon(
     curves: Mapping[str, Sequence[tuple[int, float]]], file: Path, unit: str
 ) -> list[Path]:
     """Draw epsilon over rounds or steps."""
-    figure, axes = _axes(7.0, 4.0)
+    figure, axes = new_axes(7.0, 4.0)
     for label, curve in curves.items():
         axes.plot(
             [t for t, _ in curve], [e for _, e in curve], label=label, marker="o", markersize=3
@@ -66,7 +68,7 @@ def draw_epsilon(
     axes.set(xlabel=unit, ylabel="epsilon", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    return _save(figure, file)
+    return save_figure(figure, file)
 
 
 def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -> list[Path]:
@@ -77,7 +79,7 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
     A line for each method and each value of the other fields; dashed, what the methods measure of
     themselves.
     """
-    figure, axes = _axes(7.5, 4.5)
+    figure, axes = new_axes(7.5, 4.5)
     field = next(iter(rows[0][0].values))
     lines: dict[str, list[tuple[float, Row]]] = {}
     for point, row in rows:
@@ -98,7 +100,7 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
     axes.set(xlabel=field, ylabel=f"test {WORDS[rows[0][1].metric]} (%)", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    return _save(figure, stem)
+    return save_figure(figure, stem)
 
 
 def _bars(axes: Any, points: Sequence[tuple[float, Sequence[float]]], **style: Any) -> Any:
@@ -114,7 +116,7 @@ def _bars(axes: Any, points: Sequence[tuple[float, Sequence[float]]], **style: A
 def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "") -> list[Path]:
     """Draw who holds what: clients across, classes up, a dot as large as the number of examples."""
     clients, kinds = counts.shape
-    figure, axes = _axes(min(14.0, 2.5 + 0.35 * clients), min(12.0, 1.8 + 0.32 * kinds))
+    figure, axes = new_axes(min(14.0, 2.5 + 0.35 * clients), min(12.0, 1.8 + 0.32 * kinds))
     if clients <= 60 and kinds <= 60:
         at = np.argwhere(counts)
         sizes = counts[counts > 0]
@@ -128,7 +130,7 @@ def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "
         axes.set_yticks(range(kinds), classes)
     axes.set(xlabel="client", ylabel="class", title=title)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return _save(figure, stem)
+    return save_figure(figure, stem)
 
 
 SHADES = " .:-=+*#%@"
@@ -154,7 +156,7 @@ def draw_sheet(
     """Draw a few examples of every class, a row for each; nothing where they are not images."""
     if x.dim() != 4:
         return []
-    figure, axes = _axes(0.5 * each + 1, 0.5 * len(classes))
+    figure, axes = new_axes(0.5 * each + 1, 0.5 * len(classes))
     rows = [
         x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0)
         for c in range(len(classes))
@@ -169,4 +171,4 @@ def draw_sheet(
     axes.set(
         xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes
     )
-    return _save(figure, stem)
+    return save_figure(figure, stem)

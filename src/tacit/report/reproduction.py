@@ -1,0 +1,196 @@
+"""Published beside measured: tables, claims and pages of a paper's tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import Literal
+
+from tacit.papers.measured import Measured
+from tacit.papers.published import Cell, Claim, Item, Paper, Scale
+from tacit.report.tables import Form, formatted
+
+Found = Mapping[str, Measured]  # by the key of the cell
+Verdict = Literal["held", "did not hold", "not decided", "not measured"]
+SCALES: tuple[Scale, ...] = ("full", "short")
+
+
+def found(records: Sequence[Measured], item: str, scale: Scale) -> dict[str, Measured]:
+    """Return what was measured of an item at a scale."""
+    return {r.cell: r for r in records if r.item == item and r.scale == scale}
+
+
+def number(value: float, cell: Cell) -> str:
+    """Return a value with as many digits as the paper prints."""
+    if math.isnan(value):
+        return "-"
+    percent = cell.measure in ("accuracy", "own data", "pseudo-labels", "pre-processing")
+    digits = 4 if cell.measure in ("uplink", "traffic") else 1 if cell.measure == "seconds" else 2
+    return f"{value:.{digits}f}{' %' * (percent and cell.item.unit != '%')}"
+
+
+def shown(m: Measured, cell: Cell) -> str:
+    """Return a mean, with the standard deviation where there are several seeds."""
+    sign = "*" if m.stopped else ""
+    if len(m.values) < 2:
+        return number(m.mean, cell) + sign
+    return f"{number(m.mean, cell)} ± {number(m.spread, cell)}{sign}"
+
+
+def cell_table(cells: Sequence[Cell], measured: Found, form: Form = "text") -> str:
+    """Return published, measured, difference, one line for each cell."""
+    rows = [["cell", "published", "measured", "difference", "seeds"]]
+    for cell in cells:
+        m = measured.get(cell.key)
+        rows.append(
+            [
+                cell.key,
+                number(cell.published, cell),
+                shown(m, cell) if m else "-",
+                _difference(cell, m),
+                str(len(m.seeds)) if m else "-",
+            ]
+        )
+    return formatted(rows, form)
+
+
+def _difference(cell: Cell, m: Measured | None) -> str:
+    if m is None or math.isnan(m.mean - cell.published):
+        return "-"
+    text = number(m.mean - cell.published, cell)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def matrix(item: Item, measured: Found) -> str:
+    """Return the item as it is printed, "published → measured" in each cell, as Markdown."""
+    head = ["", *item.columns]
+    body = [
+        [name, *(_entry(item.cells[f"{at}/{name}"], measured) for at in item.columns)]
+        for name in item.rows
+    ]
+    return formatted([head, *body], "md")
+
+
+def _entry(cell: Cell, measured: Found) -> str:
+    published, m = number(cell.published, cell), measured.get(cell.key)
+    if m is None:
+        return published
+    return shown(m, cell) if published == "-" else f"{published} → {shown(m, cell)}"
+
+
+def verdict(claim: Claim, measured: Found) -> Verdict:
+    """Tell whether a claim held: not decided, where a difference is within the seeds' spread."""
+    keys = [*claim.order, *claim.above, *claim.below, *claim.cells]
+    there = [measured[key] for key in keys if key in measured]
+    if len(there) < len(keys) or any(math.isnan(m.mean) for m in there):
+        return "not measured"
+    if claim.cells:
+        means = [m.mean for m in there]
+        return "held" if max(means) - min(means) <= claim.within else "did not hold"
+    each = [_above(measured[a], measured[b]) for a, b in pairs_of(claim)]
+    if "did not hold" in each:
+        return "did not hold"
+    return "not decided" if "not decided" in each else "held"
+
+
+def pairs_of(claim: Claim) -> list[tuple[str, str]]:
+    """Return the pairs of cells of which the first is said to be above the second."""
+    chain = list(zip(claim.order, claim.order[1:], strict=False))
+    return chain + [(a, b) for a in claim.above for b in claim.below]
+
+
+def _above(a: Measured, b: Measured) -> Verdict:
+    gap = a.mean - b.mean
+    if abs(gap) <= math.hypot(a.spread, b.spread):
+        return "not decided"
+    return "held" if gap > 0 else "did not hold"
+
+
+def claims_table(item: Item, measured: Found) -> str:
+    """Return every claim with the figures that it is about, as Markdown."""
+    cells = item.cells
+    rows = [["the paper says", "where", "here", "measured"]]
+    for claim in item.claims:
+        keys = list(dict.fromkeys([*claim.order, *claim.above, *claim.below, *claim.cells]))
+        figures = [f"{k}: {shown(measured[k], cells[k])}" for k in keys if k in measured]
+        rows.append([claim.says, claim.where, verdict(claim, measured), "; ".join(figures) or "-"])
+    return formatted(rows, "md")
+
+
+def state(item: Item, records: Sequence[Measured], key: str) -> str:
+    """Say in a few words how much of an item was run, and why the rest was not."""
+    by = {scale: found(records, key, scale) for scale in SCALES}
+    full = [c for c in item.cells if c in by["full"]]
+    short = [c for c in item.cells if c in by["short"] and c not in by["full"]]
+    rest = [c for k, c in item.cells.items() if k not in full and k not in short]
+    parts = [f"{len(full)} full"] * bool(full) + [f"{len(short)} short"] * bool(short)
+    reasons = list(dict.fromkeys(c.why for c in rest if c.why))
+    reasons += [item.why] if item.why and not item.cells else []
+    open_ = sum(not c.why for c in rest)
+    parts += [f"{len(rest) - open_} not run ({'; '.join(reasons)})"] * bool(reasons)
+    parts += [f"{open_} not run yet"] * bool(open_)
+    total = len(item.cells)
+    return f"of {total} cells: {', '.join(parts)}" if total else f"not run: {item.why}"
+
+
+def page(paper: Paper, records: Sequence[Measured], pictures: Mapping[str, str]) -> str:
+    """Return a paper's page as Markdown; ``pictures`` are files by the key of their item."""
+    parts = [
+        f"# {paper.name}, published and measured",
+        _prose(
+            f"*[{paper.by}](../papers.md)*; [how it works here](../methods/{paper.method}.md). "
+            "This page is written by `python docs/reproduction.py` from the paper's values, "
+            f"the records of what ran (`src/tacit/papers/{paper.method}.toml`, "
+            f"`src/tacit/papers/results/{paper.method}.jsonl`) and from nothing else. An arrow "
+            "leads from the published value to the measured one, a mean over seeds with its "
+            "standard deviation where there are several. A star: the run ended before its last "
+            "round. A claim is not decided where the difference is within the seeds' spread."
+        ),
+        _prose(paper.about),
+    ]
+    for key, item in paper.items.items():
+        parts += _section(paper.method, key, item, records, pictures)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(
+    paper: str, key: str, item: Item, records: Sequence[Measured], pictures: Mapping[str, str]
+) -> list[str]:
+    unit = f" ({item.unit})" if item.unit else ""
+    parts = [
+        f"## {key}: {item.title}{unit}",
+        _prose(f"State: {state(item, records, key)}."),
+        _prose(item.note),
+    ]
+    there = [scale for scale in SCALES if found(records, key, scale)]
+    for scale in there:
+        measured = found(records, key, scale)
+        parts += [_prose(_ran(paper, key, item, scale, measured)), matrix(item, measured)]
+        parts += [claims_table(item, measured)] if item.claims else []
+    if not there and item.cells:
+        parts += ["Published:", matrix(item, {})]
+        parts += [claims_table(item, {})] if item.claims else []
+    parts += [f"![{item.title}]({pictures[key]})"] if key in pictures else []
+    return [*parts, _prose(item.explanation)]
+
+
+def _ran(paper: str, key: str, item: Item, scale: Scale, measured: Found) -> str:
+    """Say by which command, on which commit and in which precision something ran."""
+    seeds = max(len(m.seeds) for m in measured.values())
+    repeats = f" --repeats {seeds}" if seeds else ""
+    how = f"`tacit reproduce {paper}/{key} --scale {scale}{repeats}`"
+    precisions = sorted({m.precision for m in measured.values()} - {""})
+    commits = sorted({c[:10] for m in measured.values() for c in m.commit.split(", ") if c})
+    dates = sorted({m.date for m in measured.values()})
+    less = ", ".join(f"{k} = {v}" for k, v in item.short.items())
+    reduced = f" (with {less})" if scale == "short" and less else ""
+    ran = ", ".join(
+        [*(f"in {p}" for p in precisions), f"commit {', '.join(commits)}", " to ".join(dates[:1])]
+    )
+    return f"{scale.capitalize()}{reduced}: {how}, {ran}."
+
+
+def _prose(text: str) -> str:
+    """Return a paragraph in lines of 100 columns, which never begin like a list."""
+    return fill(" ".join(text.split()), 100, break_long_words=False, break_on_hyphens=False)

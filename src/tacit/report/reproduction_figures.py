@@ -1,0 +1,104 @@
+"""A paper's figure beside what was measured: lines, curves over rounds, or bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core import Json
+from tacit.papers.measured import Measured
+from tacit.papers.published import Cell, Item
+from tacit.report.pictures import new_axes, save_figure
+
+Found = Mapping[str, Measured]
+
+
+def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
+    """Draw published values on the left where there are any, and measured ones on the right.
+
+    Nothing is drawn of a table, or where nothing was measured.
+    """
+    groups = _groups(item)
+    if not item.is_figure or not any(cell.key in measured for g in groups.values() for cell in g):
+        return []
+    shown = {name: g for name, g in groups.items() if any(c.key in measured for c in g)}
+    figure, axes = new_axes(10.0, 3.6 * len(shown), rows=len(shown), columns=2)
+    for row, (name, cells) in zip(np.atleast_2d(axes), shown.items(), strict=True):
+        _published(row[0], item, cells)
+        _DRAWN[item.draws](row[1], cells, measured)
+        for at, what in zip(row, ("published", "measured"), strict=True):
+            at.set(title=f"{name} {what}".strip(), ylabel=item.unit or "value")
+            at.set_xlabel("round" if item.draws == "curves" else item.axis)
+            at.grid(alpha=0.3)
+        row[1].legend(frameon=False, fontsize=7)
+    return save_figure(figure, stem)
+
+
+def _groups(item: Item) -> dict[str, list[Cell]]:
+    """Return the panels: the first parts of the columns' keys, or whole columns of curves."""
+    found: dict[str, list[Cell]] = {}
+    for cell in item.cells.values():
+        panel = cell.at if item.draws == "curves" else cell.at.rpartition("/")[0]
+        found.setdefault(panel, []).append(cell)
+    return found
+
+
+def _published(at: Any, item: Item, cells: list[Cell]) -> None:
+    """Draw the printed values; curves that no number is printed of cannot be drawn again."""
+    printed = [c for c in cells if not math.isnan(c.published)]
+    if not printed:
+        at.text(0.5, 0.5, "no numbers are printed", ha="center", transform=at.transAxes)
+        return
+    for n, (name, points) in enumerate(_rows(printed).items()):
+        places = [_place(c, k) for k, c in enumerate(points)]
+        values = [c.published for c in points]
+        if item.draws == "curves":
+            at.axhline(values[0], color=f"C{n}", linestyle="--", label=f"{name} (last round)")
+        else:
+            at.plot(places, values, "o--", color=f"C{n}", label=name)
+    at.legend(frameon=False, fontsize=7)
+
+
+def _rows(cells: list[Cell]) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.row, []).append(cell)
+    return found
+
+
+def _place(cell: Cell, n: int) -> float:
+    return float(n) if cell.column.x is None else cell.column.x
+
+
+def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
+    for name, points in _rows(cells).items():
+        there = [(_place(c, k), measured[c.key]) for k, c in enumerate(points) if c.key in measured]
+        if there:
+            x, m = zip(*there, strict=True)
+            at.errorbar(x, [v.mean for v in m], [v.spread for v in m], fmt="o-", label=name)
+
+
+def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
+    rows = _rows([c for c in cells if c.key in measured])
+    names = list(dict.fromkeys(c.at for points in rows.values() for c in points))
+    for n, (name, points) in enumerate(rows.items()):
+        x = [names.index(c.at) + n / (len(rows) + 1) for c in points]
+        at.bar(x, [measured[c.key].mean for c in points], 1 / (len(rows) + 1), label=name)
+    at.set_xticks(range(len(names)), [name.rpartition("/")[2] for name in names])
+
+
+def _curves(at: Any, cells: list[Cell], measured: Found) -> None:
+    for cell in cells:
+        m = measured.get(cell.key)
+        if m and m.curves:
+            table = np.array(m.curves)
+            (line,) = at.plot(m.at, table.mean(0), label=cell.row)
+            style: Json = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+            at.fill_between(m.at, table.min(0), table.max(0), **style)
+
+
+_DRAWN = {"lines": _lines, "bars": _bars, "curves": _curves}

@@ -1,0 +1,264 @@
+"""A made-up paper on digits is run, resumed, judged and written down."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tacit.experiment import reproduce
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.reproduce import Reproduction, chosen, experiments_of, folder_name
+from tacit.experiment.result import Run
+from tacit.experiment.work import Work, seconds_of, work_of
+from tacit.methods.spec import method_from_spec
+from tacit.papers.measured import Measured, merged, read_results, results_of, write_results
+from tacit.papers.published import Claim, Paper, paper, papers, read_paper
+from tacit.report.reproduction import cell_table, matrix, page, state, verdict
+from tacit.report.reproduction_figures import draw_item
+
+MADE_UP = """
+name = "Made up"
+by = "nobody"
+method = "fedavg"
+rules = { rounds = 2, "sgd.lr" = 0.1 }
+setting = { data = "digits", split = "label:2", clients = 4, model = "logistic", engine = "serial" }
+
+[presets]
+two = "table1/a"
+
+[items.table1]
+title = "Accuracy"
+short = { rounds = 1, "setting.eval_every" = 1 }
+[items.table1.columns]
+a = {}
+b = { method = { "sgd.epochs" = 2 } }
+far = { setting = { data = "svhn" }, why = "no SVHN" }
+[items.table1.rows]
+fedavg = { method = "fedavg", published = [50.0, 60.0, nan] }
+fedprox = { method = ["fedprox:mu=0.1", "fedprox:mu=1.0"], published = [40.0, 70.0, nan] }
+[[items.table1.claims]]
+says = "fedavg above fedprox"
+order = ["a/fedavg", "a/fedprox"]
+
+[items.figure1]
+like = "table1"
+title = "Over rounds"
+draws = "curves"
+only = ["a"]
+curves = ["fedavg"]
+
+[items.figure2]
+title = "By formula"
+measure = "formula"
+draws = "lines"
+[items.figure2.columns]
+"1" = { x = 1.0, given = { t = 1 } }
+"300" = { x = 300.0, given = { t = 300 } }
+[items.figure2.rows]
+eps = { formula = "dp_scaffold_epsilon", published = [1.52, 26.28] }
+"""
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Paper:
+    file = tmp_path_factory.mktemp("papers") / "made_up.toml"
+    file.write_text(MADE_UP)
+    return read_paper(file)
+
+
+def of(made: Paper, item: str, out: Path, repeats: int = 1, *only: str) -> Reproduction:
+    cells = chosen(made.items[item], only)
+    return Reproduction(made, item, cells, "short", repeats, out, {"workers": 0})
+
+
+@pytest.fixture(scope="module")
+def done(made_up: Paper, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Measured]]:
+    out = tmp_path_factory.mktemp("out")
+    return out, of(made_up, "table1", out, 1, "a").conduct()
+
+
+def test_a_cell_has_rules_columns_its_own_word_and_the_reduction_in_turn(made_up: Paper) -> None:
+    cell = made_up.items["table1"].cells["b/fedprox"]
+    full, short = (experiments_of(made_up, cell, scale) for scale in ("full", "short"))
+    assert [e.method for e in full] == [
+        method_from_spec(f"fedprox:mu={mu},rounds=2,sgd.lr=0.1,sgd.epochs=2") for mu in (0.1, 1.0)
+    ]
+    assert [e.method.rounds for e in short] == [1, 1]
+    assert {e.setting.noise for e in full} == {"seeded"}
+    own = reproduce.method_of("fedavg:rounds=9", {"rounds": 2, "no.such": 1}, {"sgd.batch": 7})
+    assert own == method_from_spec("fedavg:rounds=9,sgd.batch=7")
+
+
+def test_of_several_methods_the_best_is_taken(done: tuple[Path, list[Measured]]) -> None:
+    out, (fedavg, best) = done
+    assert fedavg.rounds == 1
+    both = [Run(folder) for folder in (out / "runs").glob("fedprox-*-s0")]
+    first = max(both, key=lambda run: run.accuracy)
+    assert len({run.accuracy for run in both}) == 2
+    assert best.values == [100 * first.accuracy]
+    assert method_from_spec(best.word) == first.experiment.method
+    assert (fedavg.seeds, fedavg.precision) == ([0], "f32")
+
+
+def test_what_is_finished_is_read_and_shared_by_items(
+    made_up: Paper, done: tuple[Path, list[Measured]]
+) -> None:
+    """The figure over rounds is of the table's runs: nothing is computed again."""
+    out, (fedavg, _) = done
+    before = {f: f.stat().st_mtime_ns for f in (out / "runs").glob("*/metrics.jsonl")}
+    (curve,) = of(made_up, "figure1", out).conduct()
+    assert {f: f.stat().st_mtime_ns for f in (out / "runs").glob("*/metrics.jsonl")} == before
+    assert curve.values == fedavg.values
+    assert curve.curves == [[fedavg.values[0]]]
+    assert curve.at == [1]
+
+
+def test_a_repeat_more_runs_one_seed_more(
+    made_up: Paper, done: tuple[Path, list[Measured]]
+) -> None:
+    out, (fedavg, _) = done
+    (again,) = of(made_up, "figure1", out, 2).conduct()
+    assert again.seeds == [0, 1]
+    assert again.values[0] == fedavg.values[0]
+    assert again.spread == pytest.approx(abs(again.values[0] - again.values[1]) / math.sqrt(2))
+
+
+def test_a_stopped_cell_goes_on_where_it_was(made_up: Paper, tmp_path: Path) -> None:
+    """Killed after the first of two runs, the second command does the other alone."""
+
+    class Killed(BaseException):
+        pass
+
+    class Kills:
+        began = 0
+
+        def begin(self, label: str, rounds: int) -> None:
+            Kills.began += 1
+            if Kills.began == 2:
+                raise Killed
+
+        def answered(self, done: int, of: int) -> None: ...
+        def finished_round(self, line: dict[str, object], rounds: int) -> None: ...
+
+    work = of(made_up, "table1", tmp_path, 1, "a/fedavg", "b/fedavg")
+    with pytest.raises(Killed):
+        work.conduct(Kills())
+    assert [m.cell for m in read_results(work.file)] == ["a/fedavg"]
+    kept = next((tmp_path / "runs").glob("*/metrics.jsonl")).stat().st_mtime_ns
+    assert [m.cell for m in work.conduct()] == ["a/fedavg", "b/fedavg"]
+    assert kept in {f.stat().st_mtime_ns for f in (tmp_path / "runs").glob("*/metrics.jsonl")}
+
+
+def test_folders_are_named_by_what_comes_out_and_not_by_where_it_runs() -> None:
+    mine = Experiment(method_from_spec("fedavg"), Setting())
+    there = Experiment(mine.method, Setting(workers=1, engine="serial"))
+    assert folder_name(mine) == folder_name(there)
+    assert folder_name(mine) != folder_name(Experiment(mine.method, Setting(seed=1)))
+    assert folder_name(mine) != folder_name(Experiment(method_from_spec("fedavg:rounds=3")))
+
+
+def test_cells_with_a_reason_run_only_where_they_are_named(made_up: Paper) -> None:
+    item = made_up.items["table1"]
+    assert [c.key for c in chosen(item, [])] == ["a/fedavg", "b/fedavg", "a/fedprox", "b/fedprox"]
+    assert [c.key for c in chosen(item, ["far/fedavg"])] == ["far/fedavg"]
+    with pytest.raises(reproduce.BadInput, match="no such cell; there are a/fedavg"):
+        chosen(item, ["fed"])
+
+
+def test_published_measured_and_difference(made_up: Paper) -> None:
+    item = made_up.items["table1"]
+    here = {
+        "a/fedavg": Measured("table1", "a/fedavg", "short", [51.0, 53.0], seeds=[0, 1]),
+        "b/fedavg": Measured("table1", "b/fedavg", "short", [55.5], seeds=[0], stopped="diverged"),
+    }
+    lines = cell_table(list(item.cells.values()), here).splitlines()
+    assert lines[2].split() == ["a/fedavg", "50.00", "52.00", "±", "1.41", "+2.00", "2"]
+    assert lines[3].split() == ["b/fedavg", "60.00", "55.50*", "-4.50", "1"]
+    assert lines[5].split() == ["a/fedprox", "40.00", "-", "-", "-"]
+    assert "| fedavg | 50.00 → 52.00 ± 1.41 | 60.00 → 55.50* | - |" in matrix(item, here)
+    said = state(item, list(here.values()), "table1")
+    assert said == "of 6 cells: 2 short, 2 not run (no SVHN), 2 not run yet"
+
+
+def test_a_claim_is_decided_by_more_than_the_spread() -> None:
+    def m(*values: float) -> Measured:
+        return Measured("", "", "full", list(values))
+
+    order = Claim("a above b", order=["a", "b"])
+    assert verdict(order, {"a": m(50, 52), "b": m(40, 42)}) == "held"
+    assert verdict(order, {"a": m(40, 42), "b": m(50, 52)}) == "did not hold"
+    assert verdict(order, {"a": m(50, 60), "b": m(49, 58)}) == "not decided"
+    assert verdict(order, {"a": m(50)}) == "not measured"
+    both = Claim("each", above=["a", "b"], below=["c"])
+    assert verdict(both, {"a": m(3), "b": m(1), "c": m(2)}) == "did not hold"
+    near = Claim("alike", cells=["a", "b"], within=2.0)
+    assert verdict(near, {"a": m(1), "b": m(2.9)}) == "held"
+    assert verdict(near, {"a": m(1), "b": m(3.1)}) == "did not hold"
+
+
+def test_formulas_need_no_run_and_figures_are_drawn(made_up: Paper, tmp_path: Path) -> None:
+    found = of(made_up, "figure2", tmp_path).conduct()
+    assert [round(m.mean, 2) for m in found] == [1.52, 26.28]
+    assert not (tmp_path / "runs").exists()
+    item, by = made_up.items["figure2"], {m.cell: m for m in found}
+    assert [f.name for f in draw_item(item, by, tmp_path / "f")] == ["f.png", "f.svg"]
+    assert draw_item(item, {}, tmp_path / "g") == []
+    assert draw_item(made_up.items["table1"], by, tmp_path / "g") == []
+
+
+def test_results_are_kept_line_by_line_and_replaced_cell_by_cell(tmp_path: Path) -> None:
+    old = Measured("t", "a", "full", [1.0], seeds=[0])
+    new = Measured("t", "a", "full", [float("nan")], seeds=[0], stopped="diverged")
+    other = Measured("t", "b", "short", [1 / 3], at=[1], curves=[[1 / 3]])
+    file = tmp_path / "r" / "x.jsonl"
+    write_results(file, merged([old, other], [new]))
+    back = read_results(file)
+    assert [m.key for m in back] == [("t", "a", "full"), ("t", "b", "short")]
+    assert math.isnan(back[0].mean)
+    assert back[0].seeds == [0]
+    assert back[1].values == [0.333333]
+    assert read_results(tmp_path / "none.jsonl") == []
+
+
+def test_a_page_has_every_item_with_its_state(made_up: Paper) -> None:
+    record = Measured(
+        "table1", "a/fedavg", "short", [51.0], seeds=[0], commit="abc", precision="f32", date="d"
+    )
+    text = page(made_up, [record], {"figure1": "f.png"})
+    assert "## table1: Accuracy (%)" in text
+    assert "![Over rounds](f.png)" in text
+    assert (
+        "`tacit reproduce fedavg/table1 --scale short --repeats 1`, in f32, commit abc"
+        in " ".join(text.split())
+    )
+    assert "State: of 1 cells: 1 not run yet." in text
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_work_is_counted_by_images() -> None:
+    mnist = Setting(data="mnist", clients=10, eval_every=2, model="logistic")
+    work = work_of(Experiment(method_from_spec("fedavg:rounds=4,per_round=5,sgd.epochs=3"), mnist))
+    assert work == Work(4 * 3 * 30_000 + 2 * 10_000 / 3, "logistic", (1, 28, 28), 10)
+    steps = method_from_spec("fedavg:rounds=2,sgd.steps=5,sgd.batch=8")
+    counted = work_of(Experiment(steps, mnist))
+    assert counted is not None
+    assert counted.images == pytest.approx(2 * 5 * 8 * 10 + 10_000 / 3)
+    assert work_of(Experiment(steps, Setting(data="mine.npz"))) is None
+    assert seconds_of(Work(2e6, "logistic", (1, 8, 8), 10)) == pytest.approx(
+        2 * seconds_of(Work(1e6, "logistic", (1, 8, 8), 10))
+    )
+
+
+def test_pages_are_those_of_the_files() -> None:
+    """`python docs/reproduction.py` was run after the last change."""
+    docs = Path(__file__).parents[3] / "docs"
+    for key in papers():
+        pictures = {
+            item: f"../pictures/{file.name}"
+            for item in paper(key).items
+            if (file := docs / "pictures" / f"{key}-{item}.png").exists()
+        }
+        there = (docs / "reproduction" / f"{key}.md").read_text(encoding="utf-8")
+        assert there == page(paper(key), results_of(key), pictures)
