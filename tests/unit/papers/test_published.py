@@ -86,7 +86,11 @@ def test_presets_are_of_the_paper_s_own_method(key: str) -> None:
 
 def test_a_preset_has_the_published_settings_of_any_row() -> None:
     mine = preset("paper:mnist-1label", "dafl")
-    assert (mine.method.rounds, mine.setting.data, mine.setting.split) == (50, "mnist", "niid-label:1")
+    assert (mine.method.rounds, mine.setting.data, mine.setting.split) == (
+        50,
+        "mnist",
+        "niid-label:1",
+    )
     other = preset("dafl:cifar10-2label", "scaffold")
     assert (name_of(other.method), other.setting.split) == ("scaffold", "niid-label:2")
     with pytest.raises(BadInput, match="preset of DA-FL = 'mnist': "):
