@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tacit.core.client import Client
 from tacit.core.cohort import Cohort
+from tacit.core.data import Examples
 from tacit.core.errors import BadInput
 from tacit.core.ledger import NonPrivate, Observer, Release, Unit
 from tacit.core.names import ClientId
@@ -183,6 +184,10 @@ class Method(ABC):
     def measured(self, s: Any) -> dict[str, float]:
         """Return what the method measures of itself, between 0 and 1, by name."""
         return {}
+
+    def synthetic(self, s: Any) -> Sequence[Examples]:
+        """Return synthetic examples that the server has: they are kept with the run, and shown."""
+        return ()
 
     def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
         """Return the kinds of clients that it tells apart by their public sizes, if it does.

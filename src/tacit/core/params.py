@@ -157,8 +157,8 @@ def checksum(v: Tensor) -> int:
     bits = v.detach().reshape(-1).view(WIDTHS[v.element_size()])
     bits = bits if v.element_size() >= 4 else bits.int()
     # by parts, so that little memory is needed, however large the tensor
-    parts = tuple(_weighed(part) for part in torch.split(bits, PART))
-    return hash((parts, tuple(v.shape)))
+    parts = (bits,) if len(bits) <= PART else torch.split(bits, PART)
+    return hash((tuple(_weighed(part) for part in parts), tuple(v.shape)))
 
 
 def _weighed(bits: Tensor) -> int:

@@ -18,6 +18,7 @@ from tacit.core import (
     Json,
     params_of,
 )
+from tacit.data.examples import Examples
 from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of
@@ -25,6 +26,7 @@ from tacit.experiment.config import Experiment
 from tacit.experiment.drive import drive
 from tacit.experiment.result import Run, Stopped, by_group
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.samples import write_samples
 from tacit.experiment.watch import Watcher
 
 
@@ -126,6 +128,7 @@ class Recorder:
         """
         if s.round == 0:  # a step on the way to the first round
             self._save(s)
+            self._keep_samples(s)
             return
         method, setting = self.venue.experiment.method, self.venue.experiment.setting
         seconds = time.perf_counter() - self.since
@@ -150,6 +153,14 @@ class Recorder:
         self.watch.finished_round(line, method.rounds)
         self.engine.count_anew()
         self.since = time.perf_counter()
+
+    def _keep_samples(self, s: Any) -> None:
+        """Write the synthetic examples that the server has by now."""
+        parts = self.venue.experiment.method.synthetic(s)
+        if parts:
+            x = torch.cat([part.x for part in parts])
+            y = torch.cat([part.y for part in parts])
+            write_samples(self.directory.folder, Examples(x, y))
 
     def _save(self, s: object) -> None:
         keep = self.venue.experiment.setting.keep

@@ -6,7 +6,6 @@ No federation, one owner.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from tacit.core import BadInput, Client, Json, Keywords, Ledger, Noise, check_nu
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
+from tacit.experiment.samples import SAMPLES, write_samples
 from tacit.privacy.rules import Open
 from tacit.synthesis.labels import cut, pls, shares, spelled_out
 from tacit.synthesis.source import Source
@@ -75,13 +75,10 @@ def synthesise(
 def save(made: Synthetic, dataset: Dataset, source: Source, folder: Path) -> Json:
     """Write ``synthetic.npz`` and its ``certificate.json``; return the certificate."""
     folder.mkdir(parents=True, exist_ok=True)
-    blob = io.BytesIO()
-    names = np.array(dataset.classes)
-    np.savez_compressed(blob, x=made.examples.x.numpy(), y=made.examples.y.numpy(), classes=names)
-    codec.write_atomically(folder / "synthetic.npz", blob.getvalue())
+    blob = write_samples(folder, made.examples, dataset.classes)
     certificate = {
-        "file": "synthetic.npz",
-        "sha256": hashlib.sha256(blob.getvalue()).hexdigest(),
+        "file": SAMPLES,
+        "sha256": hashlib.sha256(blob).hexdigest(),
         "samples": len(made.examples),
         "data": dataset.name,
         "unit": "example",

@@ -1,6 +1,4 @@
-"""DA-FL (Tang et al. 2023).
-
-Private synthetic samples, shared between clients in front of a federated method.
+"""DA-FL (Tang et al. 2023): private synthetic samples, shared in front of a federated method.
 
 Before the main phase each client fits a generator under differential privacy, draws m_i = gamma
 |D_i| labelled samples S_i and uploads them; client i goes on with D_i and the union of S_j, j != i.
@@ -66,8 +64,7 @@ class DAFL(Augment, Method):
         if self.main == "dp-sgd" and not self.sgd.clip:
             raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.phase != "dp-sgd":
-            why = f"must be 0 with main = {self.phase!r}; main = 'dp-sgd' takes a clip"
-            self.sgd.refuse_clip(why)
+            self.sgd.refuse_clip(f"must be 0 with main = {self.phase!r}; 'dp-sgd' takes a clip")
         check_follows(self.method)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
         object.__setattr__(self, "method", replace(self.method, **ours))
@@ -81,6 +78,9 @@ class DAFL(Augment, Method):
 
     def innermost(self, s: State) -> tuple[Method, Any]:
         return self.method.innermost(s.inner.opened_by(self.method))
+
+    def synthetic(self, s: State) -> list[Examples]:
+        return list(s.shares.values())
 
     @property
     def takes_aggregate(self) -> bool:
@@ -104,8 +104,8 @@ class DAFL(Augment, Method):
             s = replace(s, shares={}, joined=tuple(i for r in back for i in r.clients))
             yield s
         assert s.joined is not None
-        before = s.inner.opened_by(self.method)
-        for inner in self.method.run(Joined(cohort, s.joined), before):
+        rest = Joined(cohort, s.joined)
+        for inner in self.method.run(rest, s.inner.opened_by(self.method)):
             yield replace(s, inner=s.inner.then(inner))
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:

@@ -59,6 +59,9 @@ class GFL(Settings):
             s = replace(s, x=x, pool=pool, round=t + 1)
             yield s
 
+    def synthetic(self, s: State) -> list[Examples]:
+        return list(s.pool.values())
+
     def clients_update(
         self, cohort: Cohort, s: State, t: int
     ) -> tuple[Params, Mapping[str, Tensor]]:

@@ -28,7 +28,7 @@ from tacit.report.conclusions import guarantee
 from tacit.report.figures import METRICS, Figure, figures
 from tacit.report.holdings import holdings_of
 from tacit.report.reading import RunFacts, flat, holds_runs, of_this_package, read_all
-from tacit.report.synthetic import synthetic_in, synthetic_of
+from tacit.report.synthetic import Sheet, pool_of, synthetic_in, synthetic_of
 from tacit.report.tables import spread
 from tacit.report.words import in_words, learnt
 
@@ -139,10 +139,16 @@ def body(
         detailed=[details(run) for run in runs[:DETAILED]],
         more=len(runs) - DETAILED,
         problems=[(run.folder.name, said) for run in runs for said in run.problems[:5]],
-        samples=[made for folder in places if (made := synthetic_of(folder))][:DETAILED],
+        samples=_sheets(runs, places)[:DETAILED],
         audits=[audited for folder in places if (audited := _audited(folder)).rows],
     )
     return text
+
+
+def _sheets(runs: Sequence[RunFacts], places: Sequence[Path]) -> list[Sheet]:
+    """Return the synthetic sets of folders, and those that runs have made on their way."""
+    found = [*map(synthetic_of, places), *map(pool_of, runs[:DETAILED])]
+    return [made for made in found if made]
 
 
 @cache

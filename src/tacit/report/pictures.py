@@ -5,6 +5,7 @@ Matplotlib is imported when one is drawn.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,21 +155,33 @@ def draw_sheet(
     x: Tensor, y: Tensor, classes: Sequence[str], stem: Path, each: int = 12
 ) -> list[Path]:
     """Draw a few examples of every class, a row for each; nothing where they are not images."""
-    if x.dim() != 4:
-        return []
+    return save_figure(_sheet(x, y, classes, each), stem) if x.dim() == 4 else []
+
+
+def sheet_png(x: Tensor, y: Tensor, classes: Sequence[str], each: int = 12) -> bytes:
+    """Return the same, of images alone, as the bytes of a small PNG."""
+    from matplotlib import pyplot as plt
+
+    figure, blob = _sheet(x, y, classes, each), io.BytesIO()
+    figure.savefig(blob, format="png")
+    plt.close(figure)
+    return blob.getvalue()
+
+
+def _sheet(x: Tensor, y: Tensor, classes: Sequence[str], each: int) -> Any:
     figure, axes = new_axes(0.5 * each + 1, 0.5 * len(classes))
     rows = [
         x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0)
         for c in range(len(classes))
     ]
     height, width = x.shape[2:]
-    sheet = np.ones((len(classes) * height, each * width, 3))
+    tiles = np.ones((len(classes) * height, each * width, 3))
     for c, images in enumerate(rows):
         for k, image in enumerate(images):
             tile = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-            sheet[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
-    axes.imshow(sheet.clip(0, 1), interpolation="nearest")
+            tiles[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
+    axes.imshow(tiles.clip(0, 1), interpolation="nearest")
     axes.set(
         xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes
     )
-    return save_figure(figure, stem)
+    return figure

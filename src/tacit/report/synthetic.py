@@ -1,4 +1,4 @@
-"""A private synthetic data set in a folder: its certificate and a sheet of its samples."""
+"""Private synthetic examples, of `tacit synth` or of a run: what they cost, and a sheet of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import base64
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.data.examples import Examples
+from tacit.experiment.samples import read_samples
 from tacit.privacy import show_epsilon
 from tacit.report.metric_lines import plain_json
+from tacit.report.pictures import sheet_png
+from tacit.report.reading import RunFacts
 
 MOST_BYTES = 1_000_000  # of the picture that goes into a page
+MOST_CLASSES = 50  # rows of a sheet
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a folder of `tacit synth` shows."""
+    """What a folder shows of its synthetic examples."""
 
     folder: str
     samples: int
@@ -48,10 +53,33 @@ def synthetic_of(folder: Path) -> Sheet | None:
     return Sheet(folder.name, *made, _picture(folder / "sheet.png"))
 
 
+def pool_of(run: RunFacts) -> Sheet | None:
+    """Return what a run shows of the samples that its clients have shared; None without any."""
+    made = read_samples(run.folder)
+    if made is None or not len(made):
+        return None
+    epsilon = f"{show_epsilon(run.spent)} ({'/'.join(run.protects)}, the whole run)"
+    data = str(run.config.get("data"))
+    return Sheet(run.folder.name, len(made), data, epsilon, run.why, _drawn(run, made))
+
+
+def _drawn(run: RunFacts, made: Examples) -> str:
+    """Return a sheet of images as a data: address; empty where they are no images."""
+    x, y = made.x, made.y
+    many = int(y.max()) + 1
+    if x.dim() != 4 or x.shape[1] not in (1, 3) or int(y.min()) < 0 or many > MOST_CLASSES:
+        return ""
+    return _address(sheet_png(x, y, run.classes(many)))
+
+
 def _picture(file: Path) -> str:
     try:
-        blob = file.read_bytes() if file.stat().st_size <= MOST_BYTES else b""
+        return _address(file.read_bytes() if file.stat().st_size <= MOST_BYTES else b"")
     except OSError:
         return ""
+
+
+def _address(blob: bytes) -> str:
+    """Return a picture as a data: address; empty if it is no PNG."""
     is_png = blob.startswith(b"\x89PNG")
     return f"data:image/png;base64,{base64.b64encode(blob).decode()}" if is_png else ""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from rundirs import write_run
 
+import tacit
 from tacit.attacks import from_scores
 from tacit.core import BadInput
+from tacit.experiment.samples import read_samples
 from tacit.report.audits import Audit, audit_of, read_audits, write_audits
 from tacit.report.page import write_report
 
@@ -44,6 +47,28 @@ def test_synthetic_sets_are_shown_beside_runs_and_found_in_a_folder(tmp_path):
     page = text_of(tmp_path / "all")
     assert "12 samples" in page
     assert "Run by run" in page
+
+
+def test_a_run_shows_the_samples_that_its_clients_have_shared(tmp_path):
+    """DA-FL's pool is dealt out and gone; what the server had of it stands in the run's folder."""
+    word = "dafl:gamma=0.5,pool_epsilon=3,rounds=1"
+    run = tacit.run(word, clients=3, engine="serial", noise="seeded", out=tmp_path / "run")
+    made = read_samples(run.folder)
+    with np.load(run.folder / "synthetic.npz") as arrays:
+        assert len(made) == len(arrays["y"]) > 100
+    assert made.x.shape[1:] == (1, 8, 8)
+    page = text_of(run.folder)
+    assert f"{len(made)} samples of digits; eps for one example: " in page
+    assert "data:image/png;base64," in page
+    (run.folder / "synthetic.npz").write_bytes(b"PK and nothing")
+    assert "samples of digits" not in text_of(run.folder)
+
+
+@pytest.mark.parametrize("x", [np.zeros((3, 0)), np.zeros(3), np.zeros((3, 2, 4, 4)), ["a"] * 3])
+def test_a_file_of_samples_that_are_no_images_is_no_failure(tmp_path, x):
+    write_run(tmp_path / "run")
+    np.savez(tmp_path / "run" / "synthetic.npz", x=x, y=np.array([0, -1, 10**9]))
+    assert "data:image/png" not in text_of(tmp_path / "run")
 
 
 @pytest.mark.parametrize("epsilon", [{}, {"zero-out": -1}, {"zero-out": "nan"}, [1], {"a": "x"}])
