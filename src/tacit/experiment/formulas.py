@@ -5,15 +5,17 @@ Nothing here certifies. Papers' files of data name these functions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tacit.compress import coherence as measuring
-from tacit.methods import cuag_claims, ldp_fl_claims
-from tacit.privacy.gdp import gdp_epsilon
+from tacit.core import BadInput
+from tacit.methods import ldp_fl_claims
+from tacit.methods.spec import method_from_spec
+from tacit.privacy.claimed import other_of
 
-DELTA = 1e-5
-CUAG = {"mu": 0.25, "D": 500, "lam": 0.1, "B": 50, "P": 25}  # CUAG-PFL, section 7.2.4
+# CUAG-PFL, section 7.2.4: 100 clients of 500 examples, a tenth of them in a round
+SIZES = {str(client): 500 for client in range(100)}
+SHARE, DELTA = 0.1, 1e-5
 
 
 def performance_loss(
@@ -31,48 +33,29 @@ def coherence(matrix: str, basis: str, rate: float, numbers: int = 512) -> float
     )
 
 
-def cuag_epsilon(t: int) -> float:
-    """CUAG-PFL claims the same after every round."""
-    return gdp_epsilon(CUAG["mu"], DELTA)
+def claimed_epsilon(word: str, t: int) -> float:
+    """What a method's paper claims after round t, in CUAG-PFL's setting."""
+    return _claimed(word, t)[1]
 
 
-def cuag_sigma(t: int) -> float:
-    """CUAG-PFL's noise multiplier in a round."""
-    c = CUAG
-    return cuag_claims.sigma(c["mu"], int(c["D"]), c["lam"], int(c["B"]), t, int(c["P"]))
+def claimed_noise(word: str, t: int) -> float:
+    """The noise multiplier of a method in round t, in CUAG-PFL's setting."""
+    return _claimed(word, t)[0]
 
 
-def prifedsync_epsilon(t: int, sigma: float = 0.45) -> float:
-    """PriFedSync's eps by theorem 4: rate lambda B / |D|, one step a round, as figure 4 has it."""
-    rate = CUAG["lam"] * CUAG["B"] / CUAG["D"]
-    return gdp_epsilon(rate * math.sqrt(t * math.expm1(1 / sigma**2)), DELTA)
+def _claimed(word: str, t: int) -> tuple[float, float]:
+    pair = method_from_spec(word).claimed(t, SIZES, DELTA)
+    if pair is None:
+        raise BadInput(f"word = {word!r}: claims nothing by rounds")
+    return pair
 
 
 def dp_scaffold_epsilon(t: int, sigma: float = 1.0) -> float:
-    """DP-SCAFFOLD's eps by theorem 1, with sensitivity 1."""
-    return math.sqrt(2 * CUAG["lam"] * t * math.log(1 / DELTA)) / sigma
-
-
-def udp_epsilon(t: int) -> float:
-    """UDP claims the same after every round."""
-    return 10.0
-
-
-def udp_sigma(t: int) -> float:
-    """UDP's noise by theorem 1, with sensitivity 1."""
-    return math.sqrt(2 * CUAG["lam"] * t * math.log(1 / DELTA)) / udp_epsilon(t)
+    """DP-SCAFFOLD's eps as CUAG-PFL counts it, by its theorem 1."""
+    return other_of(sigma, t, SHARE, delta=DELTA)
 
 
 FORMULAS: dict[str, Callable[..., float]] = {
     f.__name__: f
-    for f in (
-        performance_loss,
-        coherence,
-        cuag_epsilon,
-        cuag_sigma,
-        prifedsync_epsilon,
-        dp_scaffold_epsilon,
-        udp_epsilon,
-        udp_sigma,
-    )
+    for f in (performance_loss, coherence, claimed_epsilon, claimed_noise, dp_scaffold_epsilon)
 }

@@ -11,7 +11,6 @@ from tacit.experiment.formulas import FORMULAS
 from tacit.experiment.result import Run
 from tacit.papers.published import Cell
 
-GB = 2**30  # as CUAG-PFL counts
 NOTHING = float("nan")
 
 
@@ -49,11 +48,10 @@ def _pseudo_labels(run: Run) -> float:
     return 100 * float(run.final["measured"]["pseudo-labels"]) if run.final else NOTHING
 
 
-def _sent(run: Run, *keys: str) -> float:
-    """Return the GB of one client that takes part in every round."""
-    experiment = run.experiment
-    asked = experiment.method.per_round or experiment.setting.clients
-    return float(sum(line[key] for line in run.metrics for key in keys)) / asked / GB
+def _traffic(run: Run) -> float:
+    """Return the GB of one client that takes part in every round, both ways."""
+    up, down = (sum(line[key] for line in run.metrics) for key in ("bytes_up", "bytes_down"))
+    return run.client_gigabytes_up * (1 + down / up) if up else NOTHING
 
 
 def _seconds(run: Run) -> float:
@@ -84,8 +82,8 @@ _OF_RUNS: dict[str, Callable[[Run], float]] = {
     "accuracy": lambda run: _last(run, "accuracy"),
     "own data": lambda run: _last(run, "own data"),
     "pseudo-labels": _pseudo_labels,
-    "uplink": lambda run: _sent(run, "bytes_up"),
-    "traffic": lambda run: _sent(run, "bytes_up", "bytes_down"),
+    "uplink": lambda run: run.client_gigabytes_up,
+    "traffic": _traffic,
     "seconds": _seconds,
     "pre-processing": _pre_processing,
 }

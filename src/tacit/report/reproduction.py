@@ -168,8 +168,9 @@ def _section(
         measured = found(records, key, scale)
         parts += [_prose(_ran(paper, key, item, scale, measured)), matrix(item, measured)]
         parts += [claims_table(item, measured)] if item.claims else []
-    if not there and item.cells:
-        parts += ["Published:", matrix(item, {})]
+    if not there:
+        printed = any(not math.isnan(cell.published) for cell in item.cells.values())
+        parts += ["Published:", matrix(item, {})] if printed else []
         parts += [claims_table(item, {})] if item.claims else []
     parts += [f"![{item.title}]({pictures[key]})"] if key in pictures else []
     return [*parts, _prose(item.explanation)]

@@ -6,17 +6,24 @@ import math
 
 import pytest
 
+from tacit.core import BadInput
 from tacit.experiment import formulas
 
 
 def test_claimed_epsilon_of_figure_4_is_as_printed() -> None:
     """CUAG-PFL, section 7.3: 0.92; 0.41 to 10.24; 1.52 to 26.28; 10."""
-    assert formulas.cuag_epsilon(1) == pytest.approx(0.92, abs=0.01)
-    ends = [formulas.prifedsync_epsilon(t) for t in (1, 300)]
-    assert ends == pytest.approx([0.41, 10.24], abs=0.011)
+    words = ["cuag:mode=paper", "prifedsync:mode=paper", "udp:mode=paper"]
+    ends = [[formulas.claimed_epsilon(f"{w},per_round=10", t) for t in (1, 300)] for w in words]
+    assert ends[0] == pytest.approx([0.92, 0.92], abs=0.01)
+    assert ends[1] == pytest.approx([0.41, 10.24], abs=0.011)
+    assert ends[2] == [10.0, 10.0]
     ends = [formulas.dp_scaffold_epsilon(t) for t in (1, 300)]
     assert ends == pytest.approx([1.52, 26.28], abs=0.005)
-    assert formulas.udp_sigma(300) == pytest.approx(2.628, abs=0.001)
+    assert formulas.claimed_noise("udp:mode=paper,per_round=10", 300) == pytest.approx(
+        2.628, abs=1e-3
+    )
+    with pytest.raises(BadInput, match="claims nothing by rounds"):
+        formulas.claimed_noise("fedavg", 1)
 
 
 def test_performance_loss_of_all_rounds_by_hand() -> None:
