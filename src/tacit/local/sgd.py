@@ -44,6 +44,7 @@ from tacit.privacy.rules import NoisySteps
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # (gradient, where we are) -> the direction a method goes instead
 Correction = Callable[[Params, Params], Params]
+Steps = Callable[[list[nn.Parameter]], Iterator[list[Tensor]]]  # the gradient of each step
 
 
 def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -120,6 +121,7 @@ class SGD:
         grad: Correction | None = None,
         loss: Loss = cross_entropy,
         bound: float = 0.0,
+        gradients: Steps | None = None,
     ) -> tuple[Params, PublicInt]:
         """Minimise the local loss from ``x``; return where it ended and the number of steps.
 
@@ -131,6 +133,8 @@ class SGD:
             loss: of a batch
             bound: clip each example's gradient to it, on batches as usual and without noise, as
                 some papers do; above 0 it proves nothing, and what is trained stays private
+            gradients: yields the gradient of each step for the network's weights, where it is not
+                that of a loss
         """
         weights = load_params(me.model.train(), x)
         here = [w.detach() for w in weights]
@@ -138,7 +142,8 @@ class SGD:
         moves = optimizers.optimizer(self.optimizer, self.momentum)
         steps = 0
         lr = self.lr_in(me.round)
-        for g in self._gradients(me, weights, loss, bound):
+        given = gradients(weights) if gradients else self._gradients(me, weights, loss, bound)
+        for g in given:
             if self.weight_decay:
                 torch._foreach_add_(g, here, alpha=self.weight_decay)
             if grad is not None:

@@ -3,18 +3,20 @@
 The server adds noise if needed.
 
 Local training adds mu/2 ||w - x||^2 to the loss. `paper`: uplink noise c L (2C/m) / eps, c = sqrt(2
-ln(1.25/delta)), and downlink noise 2 c C sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N). 2C/m
-bounds a mean over m records of clipped quantities, not trained weights, so the ledger says inf.
-`certified`: the weights' distance from the shared model is clipped to C and gets the noise that
-this needs, so no downlink noise is left to add. Difference from the paper: weights w travel as w -
-x, which is the same information and stands compression.
+ln(1.25/delta)), m the size of the smallest client; the mean weighs clients by their sizes (p_i);
+downlink noise 2 c C sqrt(T^2/b^2 - L^2 K) / (m K eps), b = -(T/eps) ln(1 - N/K + (N/K) e^(-eps/T)),
+where K of N clients take part (b = 1 if all do), and none where that is not defined. 2C/m bounds a
+mean over m records of clipped quantities, not trained weights, so the ledger says inf. `certified`:
+the weights' distance from the shared model is clipped to C and gets the noise that this needs, so
+no downlink noise is left to add. Difference from the paper: weights w travel as w - x, which is the
+same information and stands compression.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tacit.core import (
@@ -27,6 +29,7 @@ from tacit.core import (
     Params,
     Reply,
     Sizes,
+    Times,
     Unit,
     check_clip,
     check_number,
@@ -54,6 +57,7 @@ class NbAFL(Method):
     clip: float = 10.0  # C, the clipping norm: of the weights (paper), of the update (certified)
     L: int = 1  # exposures of a client's uploads that the published formula counts
     mu: float = 0.01  # weight of the proximal term
+    m: int = 0  # paper: examples of the smallest client; 0: found out before the first round
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
@@ -62,6 +66,7 @@ class NbAFL(Method):
         check_clip("clip", self.clip)
         check_number("L", self.L, at_least=1, whole=True)
         check_number("mu", self.mu, at_least=0)
+        check_number("m", self.m, at_least=0, whole=True)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     @property
@@ -76,17 +81,26 @@ class NbAFL(Method):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            x = s.x + cohort.mean(r.dx for r in replies)
-            if self.mode == "paper":
-                sd = self.downlink(min(r.n for r in replies), len(replies), cohort.delta)
+            if self.mode == "certified":
+                x = s.x + cohort.mean(r.dx for r in replies)
+            else:
+                x = s.x + cohort.mean((r.dx, r.n) for r in replies)  # p_i
+                m = self.m or min(r.n for r in replies)
+                sd = self.downlink(m, len(replies), len(cohort.everyone), cohort.delta)
                 x = public_noise(cohort, x, sd=sd, t=t)
             s = State(x=x, round=t + 1)
             yield s
 
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> NbAFL:
+        smallest = self.mode == "paper" and not self.m
+        return replace(self, m=min(sizes.values())) if smallest else self
+
     def rule(self, client: ClientId, n: int, K: int, delta: float) -> AsPublished | Update:
         if self.mode == "paper":
             why = f"claimed eps {self.epsilon:g}, but {NOT_OF_WEIGHTS}"
-            return AsPublished("nbafl weights", self.uplink(n, delta), why, clip=self.clip)
+            return AsPublished(
+                "nbafl weights", self.uplink(self.m or n, delta), why, clip=self.clip
+            )
         z = update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K))
         return Update("nbafl update", self.clip, z)
 
@@ -108,13 +122,17 @@ class NbAFL(Method):
         """The published noise of a client with m examples."""
         return c(delta) * self.L * 2 * self.clip / (m * self.epsilon)
 
-    def downlink(self, m: int, N: int, delta: float) -> float:
-        """The published noise of the server, where the clients' is not enough for T rounds."""
+    def downlink(self, m: int, K: int, N: int, delta: float) -> float:
+        """The published noise of the server, where that of K of N clients is not enough."""
+        b = self.rounds_counted(K, N)
+        more = (self.rounds / b) ** 2 - self.L**2 * K if b else 0.0
+        return 2 * c(delta) * self.clip * math.sqrt(max(0.0, more)) / (m * K * self.epsilon)
+
+    def rounds_counted(self, K: int, N: int) -> float:
+        """The published b: sampling K of N clients makes T rounds cheaper. 0: undefined."""
         T = self.rounds
-        L = self.L
-        if L * math.sqrt(N) >= T:
-            return 0.0
-        return 2 * c(delta) * self.clip * math.sqrt(T**2 - L**2 * N) / (m * N * self.epsilon)
+        inside = 1 - N / K + N / K * math.exp(-self.epsilon / T)
+        return -T / self.epsilon * math.log(inside) if inside > 0 else 0.0
 
 
 NOT_OF_WEIGHTS = "2C/m is not the sensitivity of trained weights"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, some, task
+from tacit.core import Client, Cohort, Params, Replies, Reply, check_number, some, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -41,11 +41,7 @@ class Scaffold(Trains):
         for t in range(s.round, self.rounds):
             S = cohort.sample(some(self.per_round), t)
             replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), S)
-            s = State(
-                x=s.x + self.server_lr * cohort.mean(r.dy for r in replies),
-                c=s.c + (len(replies) / N) * cohort.mean(r.dc for r in replies),
-                round=t + 1,
-            )
+            s = stepped(cohort, s, replies, self.server_lr, N)
             yield s
 
 
@@ -53,6 +49,15 @@ class Scaffold(Trains):
 class Update:
     dy: Params
     dc: Params
+
+
+def stepped(cohort: Cohort, s: State, replies: Replies[Update], lr: float, N: int) -> State:
+    """Return the server's next state; N is the number of clients, asked or not."""
+    return State(
+        x=s.x + lr * cohort.mean(r.dy for r in replies),
+        c=s.c + (len(replies) / N) * cohort.mean(r.dc for r in replies),
+        round=s.round + 1,
+    )
 
 
 @task

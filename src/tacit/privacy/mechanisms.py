@@ -126,6 +126,22 @@ def claimed_gaussian(me: Client, what: str, value: Params, *, sd: float, why: st
     return _noisy(source(me.noise, me.rng), value, sd).as_released()
 
 
+class ClaimedSteps:
+    """The noise of a published formula on every step of a client's training; it proves nothing.
+
+    One ledger line for all steps of a round, written before the first; it says why.
+    """
+
+    def __init__(self, me: Client, what: str, why: str) -> None:
+        me.release(_now(me, claimed_line(what, why)))
+        self.draw = source(me.noise, me.rng)
+
+    def noised(self, values: Sequence[Tensor], sds: Sequence[float]) -> list[Tensor]:
+        """Return tensors with noise, each of its own standard deviation; 0 adds none."""
+        each = zip(values, sds, strict=True)
+        return [noised(self.draw, [v], sd)[0] if sd else v for v, sd in each]
+
+
 def without_guarantee(me: Client, what: str, why: str) -> None:
     """Write that what follows uses the data without a mechanism: infinity, and why."""
     me.release(_now(me, claimed_line(what, why)))

@@ -33,6 +33,9 @@ from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Local, Scaffold, fedmix
+from tacit.methods.dp_scaffold import DPScaffold
+from tacit.methods.nbafl import NbAFL
+from tacit.privacy import mechanisms
 
 CLOSE = 1e-6
 SMALL = [(2.0, 1)]  # the client with one point
@@ -499,3 +502,34 @@ def test_local_releases_nothing_and_the_others_say_what_they_send(tmp_path):
         events = [line.event for line in hand.engine.ledger]
         assert len(events) >= 2
         assert all(isinstance(event, NonPrivate) for event in events)
+
+
+# ---- DP-SCAFFOLD and NbAFL as published
+# --------------------------------------------------------------------------------------------------
+
+
+def test_dp_scaffold_as_published_clips_to_the_median_of_a_batch(tmp_path, monkeypatch):
+    """From v = 0, with noise that is its own deviation 2 sigma C/B, sigma = 1, lr = 1/2.
+
+    client 0: g = -1, C = 1, B = 1: -1 + 2 = 1, it ends at -1/2
+    client 1: g = 1/2 and -3/2, C = 1, so 1/2 and -1, mean -1/4, B = 2: -1/4 + 1, ends at -3/8
+    server: the plain mean, -7/16; variates 1 and 3/4, c = 7/8.
+    """
+    along = torch.tensor([[-1.0], [1.0]]) / math.sqrt(2)  # in W, every norm is sqrt(2) times that
+    told = lambda draw, values, sd: [v + sd * along for v in values]  # noqa: E731
+    monkeypatch.setattr(mechanisms, "noised", told)
+    hand = Hand(tmp_path, SMALL, LARGE)
+    (s,) = hand.run(DPScaffold(mode="paper", rounds=1, sgd=SGD(lr=0.5, batch=10, clip=9.0, z=1.0)))
+    assert number(s.x) == pytest.approx(-7 / 16, abs=CLOSE)
+    assert number(s.c) == pytest.approx(7 / 8, abs=CLOSE)
+    assert [number(hand.kept(i)["c"]) for i in "01"] == pytest.approx([1, 3 / 4], abs=CLOSE)
+    lines = [line for line in hand.engine.ledger if line.what == "dp_scaffold steps"]
+    assert {line.owner for line in lines} == {"0", "1"}
+    assert all(isinstance(line.event, NonPrivate) for line in lines)
+
+
+def test_nbafl_as_published_weighs_clients_by_their_sizes(tmp_path):
+    """As FedAvg's first step, 1/3, and not the plain mean, 3/8; noise of eps 1e9 is none."""
+    method = NbAFL(mode="paper", rounds=1, epsilon=1e9, mu=0.0, sgd=SGD(lr=0.5, batch=10))
+    (s,) = Hand(tmp_path, SMALL, LARGE).run(method)
+    assert number(s.x) == pytest.approx(1 / 3, abs=1e-4)

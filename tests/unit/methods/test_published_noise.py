@@ -8,6 +8,8 @@ from tacit.core import Ledger, NonPrivate
 from tacit.local.sgd import SGD
 from tacit.methods.cl_fl import CLFL
 from tacit.methods.cuag import CUAG
+from tacit.methods.dp_scaffold import DPScaffold
+from tacit.methods.nbafl import NbAFL
 from tacit.methods.prifedsync import PriFedSync
 from tacit.methods.udp import UDP
 from tacit.privacy.accounting import epsilon
@@ -63,8 +65,9 @@ SETTING = {str(i): 500 for i in range(100)}  # CUAG-PFL's: 100 clients of 500 ex
         (CUAG(mode="paper", per_round=10), 0.92, 0.92),
         (PriFedSync(mode="paper", per_round=10), 0.41, 10.24),
         (UDP(mode="paper", per_round=10), 10.0, 10.0),
+        (DPScaffold(mode="paper", per_round=10), 1.52, 26.28),
     ],
-    ids=["cuag", "prifedsync", "udp"],
+    ids=["cuag", "prifedsync", "udp", "dp_scaffold"],
 )
 def test_epsilon_over_rounds_is_that_of_cuags_figure_4(method, first, last):
     over = [method.claimed(t, SETTING, 1e-5)[1] for t in (1, 300)]
@@ -92,5 +95,42 @@ def test_a_fixed_sigma_of_cuag_spends_more_in_every_round():
 
 
 def test_nothing_certified_is_claimed_by_rounds():
-    for method in (CUAG(), PriFedSync(), UDP(), CUAG(mode="paper", mu=0.0)):
+    for method in (CUAG(), PriFedSync(), UDP(), DPScaffold(), CUAG(mode="paper", mu=0.0)):
         assert method.claimed(1, SETTING, 1e-5) is None
+
+
+def test_nbafl_with_all_clients_by_hand():
+    """T 150, N 10, m 6000, C 10, eps 4, delta 1e-5: c = 4.8448.
+
+    Up 4.8448 * 20 / (6000 * 4); down 2 * 4.8448 * 10 * sqrt(22500 - 10) / (6000 * 10 * 4).
+    """
+    paper = NbAFL(mode="paper", rounds=150, epsilon=4.0, clip=10.0)
+    assert paper.uplink(6000, 1e-5) == pytest.approx(4.8448 * 20 / 24000, rel=1e-4)
+    assert paper.rounds_counted(10, 10) == pytest.approx(1.0)
+    down = 96.896 * math.sqrt(22490) / 240_000
+    assert paper.downlink(6000, 10, 10, 1e-5) == pytest.approx(down, rel=1e-4)
+
+
+def test_nbafl_with_some_clients_by_hand():
+    """T 20, eps 4, 25 of 50 clients: 1 - 2 + 2 e^-0.2 = 0.637462, b = -5 ln of it = 2.25131."""
+    paper = NbAFL(mode="paper", rounds=20, epsilon=4.0, clip=10.0)
+    assert paper.rounds_counted(25, 50) == pytest.approx(2.25131, rel=1e-5)
+    more = math.sqrt((20 / 2.25131) ** 2 - 25)
+    want = 96.896 * more / (1000 * 25 * 4)
+    assert paper.downlink(1000, 25, 50, 1e-5) == pytest.approx(want, rel=1e-4)
+
+
+def test_nbafl_adds_nothing_where_the_theorem_says_nothing():
+    """One of 50 clients in 20 rounds at eps 4: 1 - 50 + 50 e^-0.2 is below 0."""
+    few = NbAFL(mode="paper", rounds=20, epsilon=4.0)
+    assert few.rounds_counted(1, 50) == 0
+    assert few.downlink(1000, 1, 50, 1e-5) == 0
+    assert NbAFL(mode="paper", rounds=3).downlink(1000, 9, 9, 1e-5) == 0  # T <= L sqrt(N)
+
+
+def test_nbafl_counts_with_the_smallest_client_and_weighs_by_size():
+    sizes = {"0": 100, "1": 300, "2": 600}
+    paper = NbAFL(mode="paper").solved(sizes, {}, 1e-5)
+    assert paper.m == 100
+    assert {paper.rule(i, n, 20, 1e-5).sd for i, n in sizes.items()} == {paper.uplink(100, 1e-5)}
+    assert NbAFL().solved(sizes, {}, 1e-5) == NbAFL()  # certified: nothing to find out
