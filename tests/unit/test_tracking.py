@@ -38,6 +38,9 @@ def test_a_run_and_a_comparison_are_followed(tmp_path, monkeypatch):
     name, (round, names), end = Kept.said
     assert (name, round, end) == ("local", 1, "closed")
     assert {"accuracy", "spent", "epsilon/example/server"} <= names
+    more = ["--rounds", "2", "--track", "tensorboard"]
+    assert call(["resume", "a", *more]) == 0
+    assert [Kept.said[0], *(said[0] for said in Kept.said[1:-1])] == ["local", 2]
     assert call(["compare", "local", "fedavg", *quick, "--out", "b"]) == 0
     assert [said for said in Kept.said if isinstance(said, str)] == [
         "local-rounds=1-s0", "fedavg-rounds=1-s0", "closed"]  # fmt: skip

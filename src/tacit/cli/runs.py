@@ -178,12 +178,12 @@ def examples_of(word: str, method: Method) -> list[str]:
     return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{label_of(word)}"]
 
 
-RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N]
+RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N] [--track tensorboard|mlflow]
 
 Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that
 is finished or stopped more rounds, N in all; it is refused where the noise was chosen for the
 rounds that it has. --back N takes up a run N checkpoints before its last one, of those that --keep
-has kept.
+has kept. --track writes curves for TensorBoard or MLflow too, of the rounds that are still to come.
 """
 
 
@@ -195,6 +195,7 @@ class ResumeFlags:
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
     rounds: int | None = None  # of a run, in all: more than it has
     back: int = 0  # checkpoints to go back, where the last one is of no use
+    track: Track = "none"  # curves for TensorBoard or MLflow too, in runs/
 
 
 def resume(args: Sequence[str]) -> None:
@@ -208,25 +209,25 @@ def resume(args: Sequence[str]) -> None:
         RunDir(folder).check_alone()
     with resumable(folder, exists=True):
         if (folder / FILE).exists():
-            with watcher("resume") as watch:
+            with watcher("resume", given.track) as watch:
                 compared = resume_comparison(folder, watch=watch)
             show(compared)
         elif (folder / SWEEP).exists():
             from tacit.cli.sweeps import resume as resume_sweep
 
-            resume_sweep(folder)
+            resume_sweep(folder, given.track)
         else:
-            _resume_run(folder, given.rounds, given.back)
+            _resume_run(given)
 
 
-def _resume_run(folder: Path, rounds: int | None, back: int) -> None:
-    method = RunDir.open(folder).experiment().method
-    if back:
-        RunDir.open(folder).go_back(back)
+def _resume_run(given: ResumeFlags) -> None:
+    method = RunDir.open(given.folder).experiment().method
+    if given.back:
+        RunDir.open(given.folder).go_back(given.back)
     label = label_of(name_of(method))
-    with telling_if_stopped(), watcher(label) as watch:
-        watch.begin(label, rounds or method.rounds)
-        done = starting.resume(folder, rounds=rounds, watch=watch)
+    with telling_if_stopped(), watcher(label, given.track) as watch:
+        watch.begin(label, given.rounds or method.rounds)
+        done = starting.resume(given.folder, rounds=given.rounds, watch=watch)
     conclude(done)
 
 

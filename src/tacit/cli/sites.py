@@ -118,6 +118,8 @@ class ServeFlags:
     # who takes part: os: a secret; seeded: a rehearsal, as in a simulation
     samples: Literal["os", "seeded"] = "os"
     insecure: bool = False  # no TLS, no keys: on loopback only
+    # curves for TensorBoard or MLflow too, in runs/
+    track: Literal["none", "tensorboard", "mlflow"] = "none"
 
 
 def serve(args: Sequence[str]) -> None:
@@ -145,8 +147,8 @@ def serve(args: Sequence[str]) -> None:
     _quiet()
     from tacit.apps.coordinator import Terms, go_on
     from tacit.apps.coordinator import serve as start
-    from tacit.cli.progress import watcher
     from tacit.cli.runs import conclude, telling_if_stopped
+    from tacit.cli.tracking import watcher
     from tacit.experiment.config import read_experiment
     from tacit.experiment.rundir import RunDir
     from tacit.methods.spec import name_of
@@ -166,7 +168,7 @@ def serve(args: Sequence[str]) -> None:
     )
     experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
     signal.signal(signal.SIGTERM, _interrupt)
-    with telling_if_stopped(), watcher(name_of(experiment.method)) as watch:
+    with telling_if_stopped(), watcher(name_of(experiment.method), given.track) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = (
             go_on(what, terms, watch, _say)

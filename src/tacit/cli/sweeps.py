@@ -117,9 +117,9 @@ def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form, Track]:
     )
 
 
-def resume(folder: Path) -> None:
+def resume(folder: Path, track: Track = "none") -> None:
     """Continue a sweep, or help another process with it."""
-    with watcher("resume") as watch:
+    with watcher("resume", track) as watch:
         swept = resume_sweep(folder, watch=watch)
     show(swept)
 
