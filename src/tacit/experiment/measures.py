@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tacit.core import Json
+from tacit.experiment.attacked import attack_on
 from tacit.experiment.formulas import FORMULAS
 from tacit.experiment.result import Run
 from tacit.papers.published import Cell
@@ -86,4 +87,5 @@ _OF_RUNS: dict[str, Callable[[Run], float]] = {
     "traffic": _traffic,
     "seconds": _seconds,
     "pre-processing": _pre_processing,
+    "attack": lambda run: 100 * attack_on(run).advantage,
 }

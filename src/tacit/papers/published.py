@@ -23,6 +23,7 @@ Measure = Literal[
     "traffic",
     "seconds",
     "pre-processing",
+    "attack",
     "at target",
     "formula",
 ]

@@ -25,7 +25,7 @@ def number(value: float, cell: Cell) -> str:
     """Return a value with as many digits as the paper prints."""
     if math.isnan(value):
         return "-"
-    percent = cell.measure in ("accuracy", "own data", "pseudo-labels", "pre-processing")
+    percent = cell.measure in ("accuracy", "own data", "pseudo-labels", "pre-processing", "attack")
     digits = 4 if cell.measure in ("uplink", "traffic") else 1 if cell.measure == "seconds" else 2
     return f"{value:.{digits}f}{' %' * (percent and cell.item.unit != '%')}"
 

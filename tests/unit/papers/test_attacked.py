@@ -1,0 +1,51 @@
+"""The attack finds members where samples are copies, and nothing where they are noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacit.core import BadInput
+from tacit.data.examples import Examples
+from tacit.experiment import attacked
+from tacit.experiment.result import Run
+from tacit.experiment.start import run
+from tacit.methods.gfl import GFL
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(
+        "gfl:n_k=4,rounds=1",
+        split="label:2",
+        clients=4,
+        model="logistic",
+        engine="serial",
+        noise="seeded",
+        out=tmp_path_factory.mktemp("gfl") / "run",
+    )
+
+
+def test_copies_of_members_are_found(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a client's samples its own records, the attack would be certain."""
+    federation = attacked.Plan.of(done.experiment).federation
+    own = [federation.train(i).examples for i in federation.everyone]
+    copies = [Examples(each.x[:80].float(), each.y[:80]) for each in own]
+    monkeypatch.setattr(GFL, "synthetic", lambda self, s: copies)
+    monkeypatch.setattr(attacked, "MOST", 80)
+    assert attacked.attack_on(done).advantage > 0.95
+    empty = [Examples(torch.zeros_like(each.x[:1]), each.y[:1]) for each in copies]
+    monkeypatch.setattr(GFL, "synthetic", lambda self, s: empty)
+    assert attacked.attack_on(done).advantage < 0.25
+
+
+def test_samples_of_a_run_are_attacked_as_they_are(done: Run) -> None:
+    assert 0 <= attacked.attack_on(done).advantage < 0.5
+
+
+def test_a_run_without_samples_is_refused(tmp_path: Path) -> None:
+    plain = run("fedavg:rounds=1", clients=2, model="logistic", engine="serial", out=tmp_path / "r")
+    with pytest.raises(BadInput, match="not every client has shared samples"):
+        attacked.attack_on(plain)
