@@ -12,6 +12,7 @@ import torch
 
 import tacit
 from tacit import codec, methods
+from tacit.apps.policy import refuse_code
 from tacit.cli.main import call
 from tacit.core import BadInput, Params, own_code
 from tacit.core.registry import Registry, names_code
@@ -19,9 +20,11 @@ from tacit.data import load
 from tacit.data.federated import federate
 from tacit.data.splits import SPLITS, _schemes
 from tacit.experiment.rundir import RunDir
-from tacit.methods import METHODS
+from tacit.methods import LDPFL, METHODS
 from tacit.methods.spec import as_method
 from tacit.models import MODELS, build
+from tacit.privacy.rules import Update
+from tacit.privacy.updates import MECHANISMS, update_rule
 from tacit.synthesis.features import FEATURES, encoder
 from tacit.testing import findings, small
 from tacit.testing.claims import claims_hold
@@ -164,6 +167,9 @@ def test_a_peer_cannot_make_anybody_import(tmp_path, monkeypatch):
     for name in ("lurking:X", "tacit_own_lurking:X"):
         with pytest.raises(BadInput, match="refusing to build"):
             codec.decode(f'{{"$": "{name}", "items": {{}}}}', {})
+    assert LDPFL(mode="update", mechanism="lurking:f").mechanism == "lurking:f"  # as in a message
+    with pytest.raises(BadInput, match="names code, and this site runs only what it has installed"):
+        refuse_code(["lurking:f"], {None})
     assert "lurking" not in sys.modules
 
 
@@ -171,11 +177,12 @@ def test_a_peer_cannot_make_anybody_import(tmp_path, monkeypatch):
 def installed(tmp_path, monkeypatch):
     """A package that brings one thing of each kind by an entry point; return its module's name."""
     name = f"brings_{re.sub(r'[^0-9a-z]', '_', tmp_path.name.lower())}"
-    (tmp_path / f"{name}.py").write_text(MINE + "def flat(x):\n    return x.flatten(1)\n")
+    (tmp_path / f"{name}.py").write_text(HALF + MINE + "def flatter(x):\n    return x.flatten(1)\n")
     info = tmp_path / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    kinds = {"splits": "by_parity", "data": "blobs", "models": "Net", "features": "flat"}
+    kinds = {"splits": "by_parity", "data": "blobs", "models": "Net", "features": "flatter"}
+    kinds |= {"mechanisms": "half"}
     groups = [f"[tacit.{kind}]\nour-{kind} = {name}:{what}\n" for kind, what in kinds.items()]
     (info / "entry_points.txt").write_text("\n".join(groups))
     monkeypatch.syspath_prepend(tmp_path)
@@ -194,6 +201,7 @@ def test_installed_things_are_known_by_the_names_of_their_entry_points(installed
     )
     assert done.final["round"] == 1
     assert encoder("our-features", (1, 8, 8))(torch.rand(2, 1, 8, 8)).shape == (2, 64)
+    assert update_rule("our-mechanisms", "x", 1.0, 2.0) == Update("x", 0.5, 1.0)
     for wrong in (
         lambda: build("our-modles", (4,), 3, 0),
         lambda: federate(load("digits"), "our-split", clients=2, seed=0),
@@ -209,6 +217,57 @@ def test_features_of_ones_own_are_named_like_everything_else(mine, tmp_path):
     assert encoder("flatter.py:flat", (1, 4, 4))(torch.rand(2, 1, 4, 4)).shape == (2, 16)
     with pytest.raises(BadInput, match="has no attribute 'flatt'"):
         encoder("flatter.py:flatt", (1, 4, 4))
+
+
+PAGE = Path(__file__).parents[2] / "docs/own-code.md"
+HALF = PAGE.read_text().split("### By name\n")[1].split("```python\n")[1].split("```")[0]
+HALF += """
+
+def nothing(what, clip, mu):
+    return None
+
+
+def broken(what, clip, mu):
+    return 1 / 0
+"""
+
+
+def test_a_mechanism_of_ones_own_is_named_like_everything_else(mine, tmp_path, monkeypatch):
+    """It is run, predicted and, from another folder, found again."""
+    (tmp_path / "halves.py").write_text(HALF)
+    word = "ldp_fl:mode=update,rounds=1,mechanism=halves.py:half"
+    how = {"clients": 2, "workers": 0, "noise": "seeded"}
+    done = tacit.run(word, out=tmp_path / "run", **how)
+    flat = tacit.run("ldp_fl:mode=update,rounds=1,clip=0.5", out=tmp_path / "flat", **how)
+    assert done.epsilon == flat.epsilon
+    assert done.final["accuracy"] == flat.final["accuracy"]
+    monkeypatch.chdir(tmp_path.parent)
+    assert tacit.resume(tmp_path / "run").final == done.final
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nothing", "must return a rule \\(send, lines\\), not a NoneType"),
+        ("broken", "cannot be made \\(ZeroDivisionError: division by zero\\)"),
+        ("mising", "has no attribute 'mising'"),
+    ],
+)
+def test_a_mechanism_that_is_none_is_refused_before_anything_starts(mine, tmp_path, name, why):
+    (tmp_path / f"{name}_halves.py").write_text(HALF)
+    word = f"ldp_fl:mode=update,mechanism={name}_halves.py:{name}"
+    with pytest.raises(BadInput, match=rf"^mechanism = '.*_halves.py:{name}': .*{why}"):
+        tacit.run(word, clients=2, workers=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mechanism_that_is_not_there_names_those_that_are():
+    with pytest.raises(
+        BadInput, match=r"^mechanism = 'flatt': did you mean 'flat'\? Allowed: flat, layers,"
+    ):
+        LDPFL(mode="update", mechanism="flatt")
+    with pytest.raises(BadInput, match="means nothing in mode = 'dp-sgd', only in 'update'"):
+        LDPFL(mechanism="layers")
 
 
 def test_installed_names_are_code_to_whoever_did_not_write_them(installed):
@@ -230,6 +289,7 @@ def test_everything_that_is_built_in_is_found_in_its_files():
     assert {"iid", "label", "dirichlet-client", "alid", "feature-noise"} <= set(SPLITS)
     assert {"logistic", "dafl-cnn", "resnet18", "vgg16"} <= set(MODELS)
     assert set(FEATURES) == {"dct", "hog", "colour-hog", "raw"}
+    assert set(MECHANISMS) == {"flat", "layers"}
 
 
 def test_a_new_file_is_all_that_a_split_needs(tmp_path, monkeypatch):
@@ -255,8 +315,7 @@ def documented(tmp_path, monkeypatch):
 
     Changed means that a text of it, which occurs once, is another one.
     """
-    page = (Path(__file__).parents[2] / "docs/own-code.md").read_text()
-    source = page.split("## A mechanism\n")[1].split("```python\n")[1].split("```")[0]
+    source = PAGE.read_text().split("## A mechanism\n")[1].split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
 
     def write(name, old="", new=""):

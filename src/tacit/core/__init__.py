@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.method import Nested as Nested
     from tacit.core.method import Outer as Outer
     from tacit.core.method import Predictor as Predictor
+    from tacit.core.method import Protects as Protects
     from tacit.core.method import Sizes as Sizes
     from tacit.core.method import State as State
     from tacit.core.method import Times as Times

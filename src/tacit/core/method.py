@@ -20,6 +20,7 @@ from tacit.core.params import Params, load_params
 
 Sizes = Mapping[ClientId, int]  # how many examples each client has: public
 Times = Mapping[ClientId, int]  # how often each client takes part: public
+Protects = tuple[Unit, Observer]  # what is protected, and from whom
 Claim = tuple[str, float, str]  # of a paper: the accountant, its epsilon, a remark
 
 
@@ -110,7 +111,7 @@ class Method(ABC):
         return 0
 
     @property
-    def protects(self) -> tuple[Unit, Observer]:
+    def protects(self) -> Protects:
         """What the method's guarantee is about, and against whom."""
         return ("example", "server")
 

@@ -1,9 +1,9 @@
 """What can be asked for by name: built in, installed with another package, or the user's own code.
 
-There is one registry for each kind of thing: methods, splits, data sets, networks, features. What
-is built in is found in the files of one package, so that a new one is one new file. What another
-package brings is found by an entry point; ``module:Name`` and ``file.py:Name`` are always
-understood.
+There is one registry for each kind of thing: methods, splits, data sets, networks, features,
+mechanisms. What is built in is found in the files of one package, so that a new one is one new
+file. What another package brings is found by an entry point; ``module:Name`` and ``file.py:Name``
+are always understood.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ def conduct_on_ray(plan: Plan, directory: RunDir, watch: Watcher) -> Run:
 
 def check_possible(setting: Setting) -> None:
     """Refuse a cluster without Ray, and data that other processes cannot load."""
-    if importlib.util.find_spec("ray") is None:
+    found = importlib.util.find_spec("ray")
+    if found is None or found.origin is None:  # not there, or a folder of that name
         raise BadInput("engine = 'ray': Ray is not installed; pip install 'tacit[cluster]'")
     if not data_room.can_load(setting.data):
         raise BadInput(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tacit.core import (
     BadInput,
     ClientId,
     Json,
+    Keywords,
     Method,
 )
 from tacit.core.own_code import anywhere
@@ -68,9 +69,8 @@ class Plan:
                 f"per_round = {experiment.method.per_round}: must be at most "
                 f"{len(federation.everyone)}, the number of clients"
             )
-        experiment = replace(
-            experiment, method=calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
-        )
+        solved = calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
+        experiment = replace(experiment, method=settled(solved))
         model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
         check_aggregate(experiment, len(federation.everyone))
         check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
@@ -144,6 +144,14 @@ def _clients(s: Setting, federation: Federation) -> int:
     if s.clients not in (Setting.clients, found):
         raise BadInput(f"clients = {s.clients}: must be {found}, as the data say, or left out")
     return found
+
+
+def settled(method: Method) -> Method:
+    """Return a method whose settings that name files hold in every folder."""
+    given: Keywords = {f.name: getattr(method, f.name) for f in fields(method)}
+    words = {k: anywhere(v) for k, v in given.items() if isinstance(v, str)}
+    inner = {k: settled(v) for k, v in given.items() if isinstance(v, Method)}
+    return replace(method, **words, **inner)
 
 
 def check_aggregate(experiment: Experiment, clients: int) -> None:

@@ -21,12 +21,10 @@ from tacit.core import (
     Claim,
     Cohort,
     Method,
-    Observer,
     Params,
     Release,
     Sizes,
     Times,
-    Unit,
     check_clip,
     check_number,
     check_rounds,
@@ -42,6 +40,7 @@ from tacit.privacy.rules import ClaimedMean, NoisyMean
 
 @dataclass(frozen=True)
 class CLFL(Method):
+    protects = ("client", "clients")
     rounds: int = 20  # communication rounds
     per_round: int = 0  # m, clients sampled in each round; 0: everyone
     # certified: with proof; paper: as published, whatever it really spends
@@ -58,10 +57,6 @@ class CLFL(Method):
         check_number("epsilon", self.epsilon, at_least=0)
         check_clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "clients")
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         if not self.epsilon:

@@ -11,8 +11,7 @@ from tacit.core import (
     BadInput,
     ClientId,
     Method,
-    Observer,
-    Unit,
+    Protects,
     check_clip,
     check_number,
     check_rounds,
@@ -108,7 +107,7 @@ class Settings(Method):
         yield self.schedule != "constant" and other, f"schedule = {self.schedule!r}: {update}"
 
     @property
-    def protects(self) -> tuple[Unit, Observer]:
+    def protects(self) -> Protects:
         return ("client", "server") if self.mode == "paper" else (self.unit, self.observer)
 
     @property

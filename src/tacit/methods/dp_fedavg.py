@@ -17,14 +17,12 @@ from tacit.core import (
     Client,
     Cohort,
     Method,
-    Observer,
     Params,
     Poisson,
     Release,
     Reply,
     Sizes,
     Times,
-    Unit,
     check_clip,
     check_number,
     check_rounds,
@@ -45,6 +43,7 @@ class State:
 
 @dataclass(frozen=True)
 class DPFedAvg(Method):
+    protects = ("client", "clients")
     rounds: int = 20  # communication rounds
     q: float = 0.5  # probability with which each client takes part in a round
     clip: float = 1.0  # bound on a client's update; the first one if adaptive
@@ -62,10 +61,6 @@ class DPFedAvg(Method):
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("server_lr", self.server_lr, above=0)
         self.sgd.refuse_clip(FOR_CLIENTS)
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "clients")
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)

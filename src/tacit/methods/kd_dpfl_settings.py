@@ -9,9 +9,8 @@ from tacit.core import (
     BadInput,
     ClientId,
     Method,
-    Observer,
+    Protects,
     Sizes,
-    Unit,
     check_number,
     check_rounds,
 )
@@ -93,7 +92,7 @@ class Settings(Method):
         return self.eps_1 or self.epsilon, self.eps_2 or self.epsilon
 
     @property
-    def protects(self) -> tuple[Unit, Observer]:
+    def protects(self) -> Protects:
         return ("example", "clients" if self.phase_1.how == "vote" else "server")
 
     @property

@@ -24,11 +24,10 @@ from tacit.core import (
     ClientId,
     Cohort,
     Method,
-    Observer,
     Params,
+    Protects,
     Reply,
     Sizes,
-    Unit,
     check_choice,
     check_clip,
     check_number,
@@ -42,10 +41,8 @@ from tacit.methods import ldp_fl_claims as paper
 from tacit.methods.dp_fedavg import Update as Sent
 from tacit.methods.fedavg import State
 from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.mechanisms import update_z
-from tacit.privacy.rules import AsPublished, Noised, Update
-
-MODES = ("dp-sgd", "gradient", "update", "paper")
+from tacit.privacy.rules import AsPublished, Noised
+from tacit.privacy.updates import UpdateRule, check_mechanism, update_rule
 
 
 @dataclass(frozen=True)
@@ -61,33 +58,38 @@ class LDPFL(Method):
     clip: float = 1.0
     # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
+    # how mode `update` clips: flat, layers, or a mechanism of your own as module:function
+    mechanism: str = "flat"
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
-        check_choice("mode", self.mode, MODES)
+        check_choice("mode", self.mode, ("dp-sgd", "gradient", "update", "paper"))
         for epsilon in (self.epsilon, *self.epsilons):
             check_number("epsilon", epsilon, above=0)
         check_clip("clip", self.clip)
         if self.epsilons and self.epsilon != LDPFL.epsilon:
-            raise BadInput(
-                f"epsilon = {self.epsilon:g}: clients have an epsilon of their own already "
-                "(epsilons)"
-            )
-        if self.mode != "gradient" and self.relation != LDPFL.relation:
-            raise BadInput(
-                f"relation = {self.relation!r}: means nothing in mode = {self.mode!r}, "
-                "only in 'gradient'"
-            )
+            own = "clients have an epsilon of their own already (epsilons)"
+            raise BadInput(f"epsilon = {self.epsilon:g}: {own}")
+        check_mechanism(self.mechanism)
+        for name, mode in (("relation", "gradient"), ("mechanism", "update")):
+            given = getattr(self, name)
+            if self.mode != mode and given != getattr(LDPFL, name):
+                only = f"means nothing in mode = {self.mode!r}, only in {mode!r}"
+                raise BadInput(f"{name} = {given!r}: {only}")
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
-    def protects(self) -> tuple[Unit, Observer]:
+    def protects(self) -> Protects:
         return ("client" if self.mode == "update" else "example", "server")
 
     @property
     def per_example(self) -> bool:
         return self.mode != "update"
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if self.mode == "update":
+            update_rule(self.mechanism, "ldp_fl update", self.clip, 1.0)
 
     def init(self, x0: Params) -> State:
         return State(x0)
@@ -104,20 +106,19 @@ class LDPFL(Method):
 
     def rule(
         self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
-    ) -> SGD | AsPublished | Noised | Update:
+    ) -> SGD | AsPublished | Noised | UpdateRule:
         """Return how a client sends; q, the share of clients in a round, is for the paper only."""
         eps = self.epsilon_of(client)
-        C = self.clip
         if self.mode == "dp-sgd":
-            return self.sgd.costing(eps, clip=C, n=n, times=K, delta=delta)
+            return self.sgd.costing(eps, clip=self.clip, n=n, times=K, delta=delta)
         if self.mode == "paper":
-            sd = paper.sigma(C, n, self.rounds, q, eps, delta)
+            sd = paper.sigma(self.clip, n, self.rounds, q, eps, delta)
             return AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
         mu = float(gdp_mu(eps, delta) / K**0.5)
         if self.mode == "update":
-            return Update("ldp_fl update", C, update_z(mu))
+            return update_rule(self.mechanism, "ldp_fl update", self.clip, mu)
         # if an example is replaced, the sum moves by 2C
-        return Noised("ldp_fl gradient", C, (2 if self.relation == "replace" else 1) / mu)
+        return Noised("ldp_fl gradient", self.clip, (2 if self.relation == "replace" else 1) / mu)
 
     def epsilon_of(self, client: ClientId) -> float:
         """Return a client's own epsilon."""

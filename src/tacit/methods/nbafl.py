@@ -25,12 +25,10 @@ from tacit.core import (
     ClientId,
     Cohort,
     Method,
-    Observer,
     Params,
     Reply,
     Sizes,
     Times,
-    Unit,
     check_clip,
     check_number,
     check_rounds,
@@ -48,6 +46,7 @@ from tacit.privacy.rules import AsPublished, Update
 
 @dataclass(frozen=True)
 class NbAFL(Method):
+    protects = ("client", "server")
     averages = True
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
@@ -68,10 +67,6 @@ class NbAFL(Method):
         check_number("mu", self.mu, at_least=0)
         check_number("m", self.m, at_least=0, whole=True)
         self.sgd.refuse_clip(FOR_CLIENTS)
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "server")
 
     def init(self, x0: Params) -> State:
         return State(x0)

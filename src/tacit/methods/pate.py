@@ -25,14 +25,13 @@ from tacit.core import (
     Cohort,
     Everyone,
     Method,
-    Observer,
     Params,
+    Protects,
     Release,
     Reply,
     Sample,
     Sizes,
     Times,
-    Unit,
     check_number,
     check_rounds,
     task,
@@ -105,7 +104,7 @@ class PATE(Method):
         return State(x0)
 
     @property
-    def protects(self) -> tuple[Unit, Observer]:
+    def protects(self) -> Protects:
         return ("client", "clients") if self.labels == "vote" else ("example", "server")
 
     def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:

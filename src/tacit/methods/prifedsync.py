@@ -22,12 +22,10 @@ from tacit.core import (
     ClientId,
     Cohort,
     Method,
-    Observer,
     Params,
     Predictor,
     Reply,
     Sizes,
-    Unit,
     check_clip,
     check_number,
     check_rounds,
@@ -43,6 +41,7 @@ from tacit.privacy.rules import AsPublished, Open, Update
 
 @dataclass(frozen=True)
 class PriFedSync(Method):
+    protects = ("client", "server")
     averages = True
     answers = "personal"
     rounds: int = 20  # T, communication rounds
@@ -60,10 +59,6 @@ class PriFedSync(Method):
         check_number("sigma", self.sigma, at_least=0)
         check_clip("clip", self.clip)
         check_number("alpha", self.alpha, above=0)
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "server")
 
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())

@@ -22,12 +22,10 @@ from tacit.core import (
     ClientId,
     Cohort,
     Method,
-    Observer,
     Params,
     Release,
     Reply,
     Sizes,
-    Unit,
     check_clip,
     check_number,
     check_rounds,
@@ -45,6 +43,7 @@ from tacit.privacy.rules import AsPublished, Update, in_turn
 
 @dataclass(frozen=True)
 class UDP(Method):
+    protects = ("client", "server")
     averages = True
     rounds: int = 20  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
@@ -61,10 +60,6 @@ class UDP(Method):
         self.sgd.refuse_clip(FOR_CLIENTS)
         if self.mode == "paper":
             self.sgd.refuse_adam("the noise is for steps along gradients")
-
-    @property
-    def protects(self) -> tuple[Unit, Observer]:
-        return ("client", "server")
 
     @property
     def per_example(self) -> bool:

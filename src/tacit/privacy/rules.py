@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from tacit.core import (
     Accounted,
@@ -58,6 +58,7 @@ In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 
 
+@runtime_checkable
 class Rule(Accounted, Protocol[In, Out]):
     """One released quantity of a client: :meth:`send` is the deed, ``lines`` the prediction."""
 

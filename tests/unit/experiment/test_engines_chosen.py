@@ -36,8 +36,10 @@ def test_an_address_without_a_cluster_is_refused():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is here")
-def test_a_cluster_without_ray_is_one_line_and_leaves_nothing(tmp_path):
+def test_a_cluster_without_ray_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
+    (tmp_path / "ray").mkdir()  # a folder of that name is no Ray
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BadInput, match=r"Ray is not installed; pip install 'tacit\[cluster\]'"):
         tacit.run("fedavg:rounds=1", engine="ray", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
