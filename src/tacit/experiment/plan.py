@@ -148,10 +148,11 @@ def _clients(s: Setting, federation: Federation) -> int:
 
 def settled(method: Method) -> Method:
     """Return a method whose settings that name files hold in every folder."""
-    given: Keywords = {f.name: getattr(method, f.name) for f in fields(method)}
-    words = {k: anywhere(v) for k, v in given.items() if isinstance(v, str)}
-    inner = {k: settled(v) for k, v in given.items() if isinstance(v, Method)}
-    return replace(method, **words, **inner)
+    given: Keywords = {f.name: getattr(method, f.name) for f in fields(method) if f.init}
+    words: Keywords = {k: anywhere(v) for k, v in given.items() if isinstance(v, str)}
+    inner: Keywords = {k: settled(v) for k, v in given.items() if isinstance(v, Method)}
+    changed = {k: v for k, v in (words | inner).items() if v != given[k]}
+    return replace(method, **changed) if changed else method
 
 
 def check_aggregate(experiment: Experiment, clients: int) -> None:
