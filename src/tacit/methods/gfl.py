@@ -6,7 +6,8 @@ Offline, client k chooses a random label distribution P_k, fits a generator unde
 privacy and uploads exactly n_k P_k[i] samples of every label i (CutData). Online, the server
 averages the clients' models, brings the pool's labels up to date, takes as many samples of each
 class as the rarest has (IIDify), and trains the average on them for E_s exp(-tau (t - 1)) epochs.
-`mode = paper`: clients train openly and send fresh labels y_k = w_k(S_k) for their samples.
+`mode = paper`: clients train openly and send fresh labels y_k = w_k(S_k) for their samples, and the
+rarest class is one of *all*, as printed: where one is missing, the server does not train.
 `certified`: labels are the generator's condition; clients train by DP-SGD or, by default, not at
 all; samples of which the *global* model is sure that they are something else are left out. What the
 server does costs nothing.
@@ -14,7 +15,6 @@ server does costs nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -77,10 +77,11 @@ class GFL(Settings):
         return s.x + cohort.mean((r.dx, r.n) for r in labelled), fresh
 
     def server_update(self, cohort: Cohort, x: Params, pool: Examples, t: int) -> Params:
-        E = 0.0 if self.tau == math.inf else self.E_s * math.exp(-self.tau * t)
+        E = self.epochs_in(t)
         if self.mode == "certified" and t:
             pool = pool.take(cohort.own(believable(x=x), pool, t).rows)
-        balanced = pool.take(iidify(pool.y, cohort.rng("iidify", t)))
+        classes = cohort.own(known(), pool, t).classes if self.mode == "paper" else 0
+        balanced = pool.take(iidify(pool.y, cohort.rng("iidify", t), classes))
         open_sgd = replace(self.sgd, clip=0.0, z=0.0, epsilon=0.0)
         if E == 0 or not len(balanced):
             return x
@@ -122,6 +123,16 @@ class Trained:
 @dataclass(frozen=True)
 class Rows:
     rows: Tensor
+
+
+@dataclass(frozen=True)
+class Known:
+    classes: int
+
+
+@task(at="server")
+def known(me: Client) -> Reply[Known]:
+    return Reply(Known(me.classes))
 
 
 @task(at="server")

@@ -28,9 +28,11 @@ class Settings(Source, Method):
     """What can be set, and what clients do and release because of it."""
 
     can_follow: ClassVar[bool] = False
+    COST: ClassVar[dict[str, float]] = {"certified": 1.0, "paper": 0.1}
     n_k: int = 500  # samples from each client
     E_s: float = 10.0  # epochs of the server's training in the first round
-    tau: float = 0.1  # epoch decay; 0: the same in every round, inf: the server does not train
+    # epoch decay; 0: the same in every round, inf: the server does not train, -inf: only it trains
+    tau: float = 0.1
     # auto: open in paper mode, dp-sgd with sgd.clip
     online: Literal["auto", "none", "dp-sgd", "open"] = "auto"
     rounds: int = 20  # communication rounds
@@ -43,10 +45,12 @@ class Settings(Source, Method):
         check_rounds(self.rounds, self.per_round)
         check_number("n_k", self.n_k, at_least=1, whole=True)
         check_number("E_s", self.E_s, at_least=0)
-        if self.tau != math.inf:
+        if abs(self.tau) != math.inf:
             check_number("tau", self.tau, at_least=0)
         if self.online == "dp-sgd" and not self.sgd.clip:
             raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+        if self.tau == -math.inf and self.online not in ("auto", "none"):
+            raise BadInput(f"online = {self.online!r}: with tau = -inf only the server trains")
         if self.work != "dp-sgd":
             self.sgd.refuse_clip(
                 f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip"
@@ -57,13 +61,26 @@ class Settings(Source, Method):
         """What clients do in the online stage."""
         if self.online != "auto":
             return self.online
+        if self.tau == -math.inf:
+            return "none"
         if self.mode == "paper":
             return "open"
         return "dp-sgd" if self.sgd.clip else "none"
 
+    def epochs_in(self, t: int) -> float:
+        """Return the server's epochs in round t, counted from 0."""
+        if abs(self.tau) == math.inf:
+            return self.E_s if self.tau < 0 else 0.0
+        return self.E_s * math.exp(-self.tau * t)
+
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
+
+    @property
+    def labels_cost(self) -> float:
+        """Nothing in paper mode: GFL's labels are random, and no counts are released."""
+        return 0.0 if self.mode == "paper" else self.label_epsilon
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         return replace(self, sgd=self.sgd.solved(sizes, times, delta))

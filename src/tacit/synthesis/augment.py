@@ -18,7 +18,7 @@ from tacit.synthesis.budget import permitted, solved_noise
 from tacit.synthesis.gan import LABELS
 from tacit.synthesis.labels import pls, pls_rule, spelled_out, wanted
 from tacit.synthesis.pool import Share
-from tacit.synthesis.source import COST, Fitted, Source
+from tacit.synthesis.source import Fitted, Source
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Augment(Source):
         n = min(sizes.values())
         q = min(self.gan.batch, n) / n
         T = max(1, round(self.gan.epochs / q))
-        published = COST["paper"] if self.pool_epsilon == "auto" else self.pool_epsilon
+        published = self.COST["paper"] if self.pool_epsilon == "auto" else self.pool_epsilon
         solved = solved_noise("paper", T, q, published, delta)
         z = solved if self.gan.z == "auto" else self.gan.z
         done = permitted("paper", T, z, q, published, delta)

@@ -114,9 +114,13 @@ def random_labels(held: Array, n: int, rng: np.random.Generator) -> Tensor:
     return spelled_out(cut(n, weights / weights.sum()))
 
 
-def iidify(y: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return rows with as many of each class as the rarest one has that is there (IIDify)."""
-    rows = [np.flatnonzero(y.numpy() == c) for c in np.unique(y.numpy())]
+def iidify(y: Tensor, rng: np.random.Generator, classes: int = 0) -> Tensor:
+    """Return rows with as many of each class as the rarest one has (IIDify).
+
+    That is the rarest of those that are there or, as the paper prints it, of all ``classes``: then
+    nothing is left where one of them is missing.
+    """
+    rows = [np.flatnonzero(y.numpy() == c) for c in range(classes) or np.unique(y.numpy())]
     least = min(map(len, rows), default=0)
     chosen = [rng.choice(r, least, replace=False) for r in rows]
     return torch.from_numpy(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64))

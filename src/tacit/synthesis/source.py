@@ -6,7 +6,7 @@ Which generator, in which mode, at what cost.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -27,7 +27,6 @@ from tacit.synthesis.labels import held, histogram, histogram_rule
 from tacit.synthesis.moments import Moments
 
 KIND = {"certified": "moments", "paper": "gan"}  # the generator of each mode
-COST = {"certified": 1.0, "paper": 50.0}  # and its epsilon
 
 
 class Generator(Protocol):
@@ -56,10 +55,11 @@ class Fitted:
 class Source:
     """Where synthetic examples come from."""
 
+    COST: ClassVar[dict[str, float]] = {"certified": 1.0, "paper": 50.0}  # of each mode's generator
     mode: Mode = "certified"  # paper: as published, whatever it really spends
     # auto: moments if certified, else the paper's GAN
     generator: Literal["auto", "moments", "gan"] = "auto"
-    # what the samples cost a client, labels included; auto: 1; in paper mode 50
+    # what the samples cost a client, labels included; auto: 1; in paper mode 50, of gfl 0.1
     pool_epsilon: float | Literal["auto"] = "auto"
     label_epsilon: float = 0.05  # the part of it that the GAN's class histogram (or PLS) costs
     gan: GANSettings = field(default_factory=GANSettings)
@@ -76,7 +76,7 @@ class Source:
             raise BadInput(
                 "generator = 'moments': the paper has none; allowed with mode = paper: gan"
             )
-        if self.kind == "gan" and self.label_epsilon >= self.cost:
+        if self.kind == "gan" and self.labels_cost >= self.cost:
             raise BadInput(
                 f"label_epsilon = {self.label_epsilon:g}: "
                 f"must be below pool_epsilon = {self.cost:g}"
@@ -90,12 +90,17 @@ class Source:
     @property
     def cost(self) -> float:
         """The epsilon of the synthetic examples, for each client."""
-        return COST[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
+        return self.COST[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon
 
     @property
     def gan_cost(self) -> float:
         """The part of it that a GAN's training has."""
-        return self.cost - self.label_epsilon
+        return self.cost - self.labels_cost
+
+    @property
+    def labels_cost(self) -> float:
+        """And the part of labels."""
+        return self.label_epsilon
 
     def fit(self, me: Client, delta: float, watch: Watch | None = None) -> Fitted:
         """Fit the generator to a client's data, with the class counts that are released for it.

@@ -30,6 +30,14 @@ def test_iidify_is_balanced_and_takes_all_of_the_rarest(labels, seed):
     assert len(set(rows.tolist())) == len(rows)
 
 
+def test_iidify_as_printed_counts_all_labels():
+    """Five, three and two samples of three classes give two of each; of four classes, nothing."""
+    y = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
+    assert torch.bincount(y[iidify(y, np.random.default_rng(0), 3)]).tolist() == [2, 2, 2]
+    assert len(iidify(y, np.random.default_rng(0), 4)) == 0
+    assert torch.bincount(y[iidify(y, np.random.default_rng(0))]).tolist() == [2, 2, 2]
+
+
 def test_iidify_of_nothing_is_nothing():
     assert len(iidify(torch.zeros(0, dtype=torch.int64), np.random.default_rng(0))) == 0
 
@@ -66,7 +74,8 @@ def test_a_fraction_of_an_epoch_sees_that_fraction_of_the_data(sandbox, E, steps
 
 
 @pytest.mark.parametrize(
-    ("tau", "t", "E"), [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0)]
+    ("tau", "t", "E"),
+    [(0.1, 0, 10.0), (0.1, 5, 10 * math.exp(-0.5)), (0.0, 9, 10.0), (-math.inf, 9, 10.0)],
 )
 def test_epoch_decay(sandbox, tau, t, E, monkeypatch):
     asked = []
@@ -82,6 +91,26 @@ def test_epoch_decay(sandbox, tau, t, E, monkeypatch):
         Spy(), sandbox.x0, Examples(torch.randn(6, 4), torch.arange(6) % 3), t
     )
     assert asked[-1] == pytest.approx(E)
+
+
+def test_only_synthetic_data_is_the_last_row_of_table_3(sandbox):
+    """Tau = -inf: clients send their samples and nothing else, and the server trains alone."""
+    method = GFL(tau=-math.inf, rounds=3, n_k=8, E_s=2.0)
+    assert method.work == GFL(mode="paper", tau=-math.inf).work == "none"
+    engine = sandbox.serial(method)
+    s = drive(method, engine, method.init(sandbox.x0))
+    assert s.round == 3
+    assert not same(s.x, sandbox.x0)
+    assert {line.what.split()[0] for line in engine.ledger}.isdisjoint({"gfl", "fedavg.train"})
+    with pytest.raises(BadInput, match=r"^online = 'open': with tau = -inf only the server trains"):
+        GFL(tau=-math.inf, online="open")
+
+
+def test_paper_mode_costs_what_the_paper_chose():
+    """Table IV's choice, eps 0.1, and all of it for the GAN: no labels are released besides."""
+    assert GFL(mode="paper").cost == GFL(mode="paper").gan_cost == 0.1
+    assert GFL(mode="paper", pool_epsilon=0.01).gan_cost == 0.01  # its smallest
+    assert GFL(generator="gan").gan_cost == pytest.approx(0.95)  # certified: counts cost 0.05
 
 
 def test_certified_costs_the_generators_budget_alone(sandbox):
