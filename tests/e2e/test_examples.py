@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from tacit.cli.main import call
+from tacit.privacy import check_network
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINE = re.compile(r"accuracy (?P<accuracy>[\d.]+)%, eps (?P<eps>[\d.]+|inf)")
@@ -53,6 +55,33 @@ def test_own_method(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert re.search(r"FedAdam: accuracy [\d.]+% after round 4", out)
     assert re.search(r"eps \d", out), "clients train by DP-SGD"
+
+
+def test_lora_adapters_alone_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("05_lora")
+    torch.manual_seed(0)
+    untrained = module.Transformer()
+    monkeypatch.setattr(module, "base", lambda: untrained)
+    network = module.Adapted(2)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert {name.split(".")[-2] for name in trained} == {"a", "b", "last"}
+    text, _ = module.notes(5, seed=3)
+    assert torch.equal(network.read(text), untrained(text))  # adapters change nothing at first
+    assert "slow" not in check_network(network, (module.LENGTH,), 2)
+
+
+@pytest.mark.slow
+def test_lora_on_a_frozen_transformer(capsys: pytest.CaptureFixture[str]) -> None:
+    module = example("05_lora")
+    module.main(n=600, rounds=2, epsilon=8.0, noise="seeded")
+    out = capsys.readouterr().out
+    assert "578 of 18,786 numbers are trained" in out
+    [(accuracy, eps)] = figures(out)
+    assert eps == pytest.approx(8, abs=0.1)
+    assert accuracy > 65, "twice as many are right as wrong"
+    text, urgent = module.notes(50, seed=3)
+    told = [{module.WORDS[word] for word in note} & set(module.URGENT) for note in text.tolist()]
+    assert [bool(words) for words in told] == urgent.bool().tolist()
 
 
 def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of
 from tacit.models import build, choose
 from tacit.models.precision import chosen
-from tacit.privacy.checks import check_once
+from tacit.privacy.checks import check_once, slow_words
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,8 @@ def check_parts(
     method.check_inputs(shape)
     if method.per_example:
         check_once(model, shape, classes)
+        if words := slow_words(model):
+            print(f"note: DP-SGD goes on{words.removeprefix(';')}", file=sys.stderr)
 
 
 def warn_of_delta(delta: float, sizes: Mapping[ClientId, int]) -> None:

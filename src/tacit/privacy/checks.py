@@ -18,17 +18,19 @@ from weakref import WeakSet
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tacit.core import BadInput
 from tacit.privacy.insides import Insides
 from tacit.privacy.perexample import (
-    LAYERS,
+    KNOWN,
     CannotClip,
     PerExampleLoss,
     clipped_sum,
     micro_batch,
     trained_layers,
 )
+from tacit.privacy.slowly import slow_layers
 
 MANY = 12  # examples of unlike sizes
 FAR = 10.0  # times as large as the others: an example that shows what is measured by the rest
@@ -36,6 +38,7 @@ TRIED = 3  # examples: as few as show how they meet, for a large network takes i
 # of the clip: as far as single precision may be from what autograd gives for single examples
 APART = 1e-3
 SAME = 1e-5  # of an output's size: as far as the same inputs may differ from one time to the next
+INSIDE = (NonDynamicallyQuantizableLinear,)  # part of another layer
 CHANCE = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 MIXES = (
@@ -79,8 +82,15 @@ def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = 
     count = sum(p.requires_grad for p in model.parameters())
     return (
         f"can train privately: in all {len(layers)} layers with {count} parameters, "
-        "each example has a gradient of its own"
+        f"each example has a gradient of its own{slow_words(model)}"
     )
+
+
+def slow_words(model: nn.Module) -> str:
+    """Say which layers make private training slow; nothing where none does."""
+    if not (kinds := slow_layers(model)):
+        return ""
+    return f"; by torch.func, the slow way, since {', '.join(kinds)} has no fast path"
 
 
 class Mixes(BadInput):
@@ -184,7 +194,7 @@ def _check_layers(model: nn.Module) -> None:
     if not any(p.requires_grad for p in model.parameters()):
         raise BadInput("model: has no trainable parameters, so there is nothing to train")
     for name, module in trained_layers(model):
-        if type(module) not in LAYERS:
+        if type(module) not in KNOWN:
             raise BadInput(_unknown(name, module))
         if "forward" in vars(module):
             raise BadInput(
@@ -202,7 +212,7 @@ def _check_layers(model: nn.Module) -> None:
 
 def _unknown(name: str, module: nn.Module) -> str:
     own = [k for k, p in module.named_parameters(recurse=False) if p.requires_grad]
-    known = ", ".join(sorted(cls.__name__ for cls in LAYERS))
+    known = ", ".join(sorted(cls.__name__ for cls in KNOWN if cls not in INSIDE))
     return (
         f"model: layer {name!r} is a {type(module).__name__} with {', '.join(map(repr, own))}, "
         f"for which per-example gradients are not known; use {known}, or freeze it"

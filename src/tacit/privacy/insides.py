@@ -17,6 +17,7 @@ from tacit.core import BadInput
 from tacit.privacy.perexample import CannotClip
 
 TORCHS = frozenset(vars(nn.Module()))  # attributes that torch keeps in every module
+AGAIN = frozenset({"_flat_weights", "_flat_weight_refs"})  # of an LSTM: its parameters once more
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 GROUPS = (list, tuple, set, frozenset, deque)
 
@@ -92,7 +93,7 @@ def _notes(model: nn.Module) -> dict[str, bytes]:
         f"{part}.{key}".lstrip("."): digest(value)
         for part, module in model.named_modules()
         for key, value in (_of_classes(type(module)) | vars(module)).items()
-        if key not in TORCHS
+        if key not in TORCHS and not (key in AGAIN and isinstance(module, nn.RNNBase))
     }
 
 

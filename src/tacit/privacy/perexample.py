@@ -28,6 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.privacy.slowly import SLOW, examples_at_once, gradients, is_slow
+
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
 # channels below which to fold is faster than the usual gradient of the input, which is made for
@@ -466,6 +468,7 @@ class Affine(Layer):
         return self._sum(g)
 
 
+# layers that have a fast path
 LAYERS: dict[type[nn.Module], type[Layer]] = {
     nn.Linear: Linear,
     nn.Conv1d: Conv,
@@ -478,6 +481,7 @@ LAYERS: dict[type[nn.Module], type[Layer]] = {
     nn.InstanceNorm2d: Affine,
     nn.LayerNorm: Affine,
 }
+KNOWN = (*LAYERS, *SLOW)  # all others are refused
 
 
 def _two(t: Any, first: int) -> tuple[int, int]:
@@ -494,6 +498,8 @@ class Notes:
     examples: int = 0  # in the present pass
     pieces: list[Piece] = field(default_factory=list)
     exactly: bool = False  # gradients of examples are to be formed in double precision
+    # where there is no fast path: returns the gradients of examples, one by one
+    slowly: Callable[[Tensor, Tensor], dict[nn.Parameter, Tensor]] | None = None
 
     def expect(self, examples: int) -> None:
         """Begin anew."""
@@ -516,6 +522,10 @@ class Notes:
             x = x.double() if x.is_floating_point() else x
             g = g.double()
         self.pieces += layer.pieces(x, g)
+
+    def note(self, found: dict[nn.Parameter, Tensor]) -> None:
+        """Note gradients of examples that are formed already."""
+        self.pieces += [formed(p, G.double() if self.exactly else G) for p, G in found.items()]
 
     def squares(self) -> Squares:
         """Return the squared norms over all parameters."""
@@ -628,6 +638,8 @@ def micro_batch(model: nn.Module) -> int:
     Those of linear layers and of large convolutions, which see few positions, are not formed as a
     rule.
     """
+    if is_slow(model):
+        return examples_at_once(model)
     sizes = [p.numel() for p in model.parameters() if p.requires_grad and p.dim() > 2]
     numbers = sum(size for size in sizes if size < 1 << 17)
     return 1 << min(8, max(5, round(23 - math.log2(max(1, numbers)))))
@@ -653,8 +665,8 @@ def clipped_sum(
     micro = micro or micro_batch(model)
     total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
     norms = [torch.zeros(0, device=inputs.device)]
-    notes = Notes(model, rows)
-    with tapped(notes):
+    notes = Notes(model, rows, slowly=partial(gradients, model, loss) if is_slow(model) else None)
+    with without_grads(model) if notes.slowly else tapped(notes):
         for start in range(0, len(inputs), micro):
             x = inputs[start : start + micro]
             y = labels[start : start + micro]
@@ -698,6 +710,9 @@ def _squares(
 ) -> Squares:
     """Let the taps note each example's gradient; return the squared norms."""
     notes.expect(len(x))
+    if notes.slowly is not None:
+        notes.note(notes.slowly(x, y))
+        return notes.squares()
     losses = loss(x, y)
     if losses.shape != (len(x),):
         raise CannotClip(f"it gives losses of shape {tuple(losses.shape)} for {len(x)} examples")

@@ -1,0 +1,43 @@
+"""Three hospitals whose tables differ in all that does not matter, by one schema file."""
+
+import pytest
+import wards
+from hospitals import NAMES
+
+from tacit.data.schema import read_schema
+from tacit.experiment.rundir import RunDir
+
+ORDERS = (
+    wards.COLUMNS,
+    wards.COLUMNS[::-1],
+    tuple(c for c in sorted(wards.COLUMNS) if c != "patient_id"),
+)
+SEPARATORS = (",", ";", "\t")
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(200)
+def test_three_sites_train_from_the_schema_file_alone(hospitals):
+    at = hospitals
+    schema = wards.schema(at.folder)
+    for i, name in enumerate(NAMES):
+        rows = wards.patients(150, seed=i)
+        data = wards.ward(at.folder / name, rows, ORDERS[i], SEPARATORS[i])
+        at.join(name, data=data, schema=schema, split=None, part=None)
+    experiment = at.experiment("fedavg", 3, more="[method.sgd]\nlr = 0.5\nepochs = 5")
+    assert at.serve(experiment).wait(timeout=150) == 0, at.log("run")
+    assert at.metrics()[-1]["accuracy"] > 0.9
+    assert RunDir.open(at.folder / "run").schema() == read_schema(schema)
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(200)
+def test_a_site_with_another_schema_ends_the_run_by_its_name(hospitals):
+    at = hospitals
+    for i, name in enumerate(NAMES):
+        text = wards.SCHEMA.replace("high = 300", "high = 660") if i == 2 else wards.SCHEMA
+        data = wards.ward(at.folder / name, wards.patients(60, seed=i))
+        at.join(name, data=data, schema=wards.schema(at.folder / name, text), split=None, part=None)
+    assert at.serve(at.experiment("fedavg", 1)).wait(timeout=150) == 2
+    said = "schema: column 'weight' of hospital-c is not as that of hospital-a"
+    assert said in at.log("run")
