@@ -20,6 +20,7 @@ SHAPES = {
     "mlp": [(5,), (1, 8, 8)],
     "dafl-cnn": [(1, 16, 16), (1, 28, 28), (3, 32, 32)],
     "ldp-cnn": [(1, 4, 4), (1, 28, 28), (3, 32, 32)],
+    "ldp-cnn-pool": [(1, 4, 4), (1, 28, 28)],
     "cuag-cnn": [(1, 16, 16), (1, 28, 28), (3, 32, 32)],
     "resnet18": [(1, 8, 8), (3, 32, 32)],
     "vgg16": [(3, 32, 32)],
@@ -84,9 +85,9 @@ def test_ldp_cnn_has_the_papers_layers():
     model = build("ldp-cnn", (1, 28, 28), 10, 0)
     convolutions = [m for m in model if isinstance(m, nn.Conv2d)]
     (linear,) = [m for m in model if isinstance(m, nn.Linear)]
-    assert [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions] == [
-        (1, 16, (5, 5)),
-        (16, 32, (5, 5)),
+    assert [(c.in_channels, c.out_channels, c.kernel_size, c.stride) for c in convolutions] == [
+        (1, 16, (5, 5), (2, 2)),
+        (16, 32, (5, 5), (2, 2)),
     ]
     assert (linear.in_features, linear.out_features) == (7 * 7 * 32, 10)
 

@@ -84,10 +84,10 @@ def show_claims(name: str, plan: Plan) -> None:
     if over:
         rows = [[str(t), f"{z:.4g}", privacy.show_epsilon(e)] for t, (z, e) in over]
         print(aligned([["round", "noise multiplier", "claimed epsilon"], *rows]))
-    if (loss := method.performance_loss(sizes, delta)) is not None:
-        print(
-            f"performance loss P = {loss:.4g}: the paper's own diagnostic, not a privacy quantity"
-        )
+    losses = [(t, p) for t in marks if (p := method.performance_loss(t, sizes, delta)) is not None]
+    if losses:
+        print("performance loss P: LDP-FL's own diagnostic, not a privacy quantity")
+        print(aligned([["round", "P"], *([str(t), f"{p:.4g}"] for t, p in losses)]))
 
 
 def show_cost(name: str, plan: Plan, ledger: Ledger) -> None:

@@ -178,8 +178,11 @@ class Method(ABC):
         """
         return None
 
-    def performance_loss(self, sizes: Sizes, delta: float) -> float | None:
-        """Return LDP-FL's own diagnostic, if the method has it; not a privacy quantity."""
+    def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float | None:
+        """Return LDP-FL's own diagnostic after t rounds, if it is known for the method.
+
+        Not a privacy quantity.
+        """
         return None
 
     def measured(self, s: Any) -> dict[str, float]:

@@ -32,6 +32,7 @@ from tacit.core import (
 )
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import State, dx_of, train
+from tacit.methods.ldp_fl_claims import performance_loss
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.claimed import moments_epsilon, moments_noise
 from tacit.privacy.mechanisms import AdaptiveClip
@@ -98,6 +99,11 @@ class CLFL(Method):
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return self.mean_rule().lines(FEDERATION, len(sizes), self.rounds)
+
+    def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float | None:
+        z = self.solved(sizes, {}, delta).z
+        q = (self.per_round or len(sizes)) / len(sizes)
+        return q * performance_loss([1 / z] * len(sizes), t, q) if z else None
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         q = (self.per_round or len(sizes)) / len(sizes)

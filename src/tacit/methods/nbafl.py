@@ -39,6 +39,7 @@ from tacit.core import (
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.fedavg import State
 from tacit.methods.fedavg import Update as Sent
+from tacit.methods.ldp_fl_claims import performance_loss
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import public_noise, update_z
 from tacit.privacy.rules import AsPublished, Update
@@ -113,6 +114,10 @@ class NbAFL(Method):
             ),
         ]
 
+    def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float:
+        q, r = (self.per_round or len(sizes)) / len(sizes), self.epsilon / (c(delta) * self.L)
+        return q * performance_loss([r] * len(sizes), t, q)  # r: 2C/m over the uplink's noise
+
     def uplink(self, m: int, delta: float) -> float:
         """The published noise of a client with m examples."""
         return c(delta) * self.L * 2 * self.clip / (m * self.epsilon)
@@ -125,9 +130,9 @@ class NbAFL(Method):
 
     def rounds_counted(self, K: int, N: int) -> float:
         """The published b: sampling K of N clients makes T rounds cheaper. 0: undefined."""
-        T = self.rounds
-        inside = 1 - N / K + N / K * math.exp(-self.epsilon / T)
-        return -T / self.epsilon * math.log(inside) if inside > 0 else 0.0
+        each = self.epsilon / self.rounds
+        inside = 1 - N / K + N / K * math.exp(-each)
+        return -math.log(inside) / each if inside > 0 else 0.0
 
 
 NOT_OF_WEIGHTS = "2C/m is not the sensitivity of trained weights"

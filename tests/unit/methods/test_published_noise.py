@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from tacit.core import Ledger, NonPrivate
+from tacit.core import BadInput, Ledger, NonPrivate
 from tacit.local.sgd import SGD
 from tacit.methods.cl_fl import CLFL
 from tacit.methods.cuag import CUAG
 from tacit.methods.dp_scaffold import DPScaffold
+from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.nbafl import NbAFL
 from tacit.methods.prifedsync import PriFedSync
 from tacit.methods.udp import UDP
@@ -134,3 +135,49 @@ def test_nbafl_counts_with_the_smallest_client_and_weighs_by_size():
     assert paper.m == 100
     assert {paper.rule(i, n, 20, 1e-5).sd for i, n in sizes.items()} == {paper.uplink(100, 1e-5)}
     assert NbAFL().solved(sizes, {}, 1e-5) == NbAFL()  # certified: nothing to find out
+
+
+def test_performance_loss_by_hand():
+    """N 10, eps 4, delta 1e-3, T 150, q 1: N exp(eps^2 / (2 ln(1/delta))) = 10 exp(1.158119)."""
+    ten = {str(i): 6000 for i in range(10)}
+    whole = LDPFL(mode="paper", rounds=150, epsilon=4.0)
+    assert whole.performance_loss(150, ten, 1e-3) == pytest.approx(
+        10 * math.exp(1.158119), rel=1e-5
+    )
+    assert whole.performance_loss(75, ten, 1e-3) == pytest.approx(
+        10 * math.exp(0.5790595), rel=1e-5
+    )
+    short = LDPFL(mode="paper", rounds=25, epsilon=4.0)  # whatever T is
+    assert short.performance_loss(25, ten, 1e-3) == pytest.approx(
+        whole.performance_loss(150, ten, 1e-3)
+    )
+
+
+def test_performance_loss_of_clients_with_an_epsilon_and_a_delta_of_their_own():
+    two = {"0": 100, "1": 100}
+    own = LDPFL(mode="paper", rounds=10, epsilons=(1.0, 2.0), deltas=(1e-2, 1e-4))
+    by_hand = math.exp(1 / (2 * math.log(1e2))) + math.exp(4 / (2 * math.log(1e4)))
+    assert own.performance_loss(10, two, 1e-5) == pytest.approx(by_hand)
+    noise = [own.rule(i, 100, 10, 1e-5).sd for i in two]
+    assert noise[0] == pytest.approx(0.02 * math.sqrt(20 * math.log(1e2)))
+    assert noise[1] == pytest.approx(0.02 * math.sqrt(20 * math.log(1e4)) / 2)
+    with pytest.raises(BadInput, match=r"^deltas = \(0.01,\): means nothing in mode = 'dp-sgd'"):
+        LDPFL(deltas=(1e-2,))
+
+
+def test_performance_loss_of_a_sample_of_clients():
+    """Two of four: alpha(1) = log(1 - q^2 + q^2 e^(r^2)), r^2 = eps^2/(2 q T ln(1/delta))."""
+    four = {str(i): 100 for i in range(4)}
+    some = LDPFL(mode="paper", rounds=3, per_round=2, epsilon=2.0)
+    r2 = 4 / (2 * 0.5 * 3 * math.log(1e5))
+    by_hand = 2 * (0.75 + 0.25 * math.exp(r2)) ** 3
+    assert some.performance_loss(3, four, 1e-5) == pytest.approx(by_hand)
+
+
+def test_performance_loss_of_the_methods_it_is_compared_with():
+    """NbAFL: r = eps/(c L) in every round, c = 4.8448; CL-FL: r = 1/z."""
+    ten = {str(i): 6000 for i in range(10)}
+    one = NbAFL(mode="paper", epsilon=1.0).performance_loss(3, ten, 1e-5)
+    assert one == pytest.approx(10 * math.exp(3 / 4.8448**2), rel=1e-4)
+    assert CLFL(z=2.0).performance_loss(3, ten, 1e-5) == pytest.approx(10 * math.exp(3 / 4))
+    assert CLFL(z=0.0).performance_loss(3, ten, 1e-5) is None
