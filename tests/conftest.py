@@ -34,3 +34,11 @@ def _no_power_failures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _account(tmp_path_factory):
+    """The account of the tests has a home of its own: nothing is written to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.experiment.start import resume as resume
     from tacit.experiment.start import run as run
     from tacit.experiment.sweep import sweep as sweep
+    from tacit.experiment.trained import load as load
     from tacit.local.sgd import SGD as SGD
     from tacit.local.sgd import Trains as Trains
     from tacit.privacy.rules import Rule as Rule

@@ -42,6 +42,7 @@ def parse(
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
         raise BadInput(_line(event, _flags(cls)))
 
+    args = with_model_arguments(args)
     try:
         with tyro_errors.on_parse_error(refuse):
             shown = for_help(cls) if {"-h", "--help"} & set(args) else cls
@@ -53,6 +54,36 @@ def parse(
             print("\n  ".join(["examples:", *examples]))
         raise
     return filled
+
+
+def with_model_arguments(args: Sequence[str]) -> list[str]:
+    """Put arguments of a network behind its name: ``--model.width 64`` behind ``--model``.
+
+    >>> with_model_arguments(["--model", "net.py:Net", "--seed", "1", "--model.width", "64"])
+    ['--model', 'net.py:Net:width=64', '--seed', '1']
+    """
+    rest: list[str] = []
+    pairs: list[str] = []
+    words = iter(args)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--model."):
+            rest.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
+            raise BadInput(f"{flag}: needs a value")
+        pairs.append(f"{flag.removeprefix('--model.').replace('-', '_')}={value}")
+    return _behind_model(rest, ",".join(pairs)) if pairs else rest
+
+
+def _behind_model(args: list[str], pairs: str) -> list[str]:
+    for at, word in enumerate(args):
+        if word == "--model" and at + 1 < len(args):
+            return [*args[: at + 1], f"{args[at + 1]}:{pairs}", *args[at + 2 :]]
+        if word.startswith("--model="):
+            return [*args[:at], f"{word}:{pairs}", *args[at + 1 :]]
+    raise BadInput(f"--model.{pairs.partition('=')[0]}: is for a network: name it with --model")
 
 
 def _flags(cls: object, prefix: str = "--") -> list[str]:

@@ -28,6 +28,8 @@ COMMANDS = {
         "tacit.cli.reproductions:reproduce",
         "the papers' tables and figures, published beside measured",
     ),
+    "predict": ("tacit.cli.use:predict", "answer for new data with a trained model"),
+    "export": ("tacit.cli.use:export_command", "a trained model as ONNX, torch or safetensors"),
     "report": ("tacit.cli.reports:report", "one page with figures and tables of runs"),
     "view": ("tacit.cli.reports:view", "runs in a browser on this machine, live"),
     "serve": ("tacit.cli.sites:serve", "coordinate real sites"),

@@ -18,7 +18,7 @@ from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.progress import Suggesting
 from tacit.cli.tracking import TRACK, Track, watcher
-from tacit.core import Json, Keywords, Method, TacitError
+from tacit.core import Json, Keywords, Method, TacitError, pairs_of
 from tacit.experiment import start as starting
 from tacit.experiment.compare import (
     FILE,
@@ -40,7 +40,7 @@ from tacit.experiment.sweep import FILE as SWEEP
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
 from tacit.methods.dafl import in_front_of
-from tacit.methods.spec import label_of, method_class, name_of, pairs_of, parted
+from tacit.methods.spec import label_of, method_class, name_of, parted
 from tacit.models import build
 from tacit.models.precision import WORTH, gain, made_for_bf16
 from tacit.privacy import show_epsilon
@@ -179,11 +179,14 @@ def examples_of(word: str, method: Method) -> list[str]:
 
 
 RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N] [--track tensorboard|mlflow]
+                        [--trust-code]
 
 Continues a run, a comparison or a sweep from the last finished round. --rounds N gives a run that
 is finished or stopped more rounds, N in all; it is refused where the noise was chosen for the
 rounds that it has. --back N takes up a run N checkpoints before its last one, of those that --keep
 has kept. --track writes curves for TensorBoard or MLflow too, of the rounds that are still to come.
+A network of your own is loaded from the file that was named, or, if that has changed, from the
+source that the run keeps; --trust-code allows that for a run that somebody else started.
 """
 
 
@@ -196,6 +199,8 @@ class ResumeFlags:
     rounds: int | None = None  # of a run, in all: more than it has
     back: int = 0  # checkpoints to go back, where the last one is of no use
     track: Track = "none"  # curves for TensorBoard or MLflow too, in runs/
+    # run the network's source that the run keeps, although somebody else has started the run
+    trust_code: bool = False
 
 
 def resume(args: Sequence[str]) -> None:
@@ -227,7 +232,9 @@ def _resume_run(given: ResumeFlags) -> None:
     label = label_of(name_of(method))
     with telling_if_stopped(), watcher(label, given.track) as watch:
         watch.begin(label, given.rounds or method.rounds)
-        done = starting.resume(given.folder, rounds=given.rounds, watch=watch)
+        done = starting.resume(
+            given.folder, rounds=given.rounds, watch=watch, trust_code=given.trust_code
+        )
     conclude(done)
 
 

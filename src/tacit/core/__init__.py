@@ -76,6 +76,8 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.names import Owner as Owner
     from tacit.core.names import PartOfTests as PartOfTests
     from tacit.core.names import ask_id as ask_id
+    from tacit.core.names import pairs_of as pairs_of
+    from tacit.core.names import plain_value as plain_value
     from tacit.core.params import Params as Params
     from tacit.core.params import load_params as load_params
     from tacit.core.params import mean as mean

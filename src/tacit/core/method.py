@@ -81,6 +81,9 @@ class Method(ABC):
     """Which model is scored: the network with the parameters ``s.x``; what :meth:`predictor` makes
     of the state, the same for everybody; or what it makes for each client."""
 
+    shares: ClassVar[bool] = True
+    """The network ``s.x`` is trained by all; False: nothing is, and only clients have models."""
+
     pooled: ClassVar[bool] = False
     """One client holds everybody's data: a ceiling to compare with."""
 

@@ -5,8 +5,10 @@ They travel and are saved as texts, so they are types of text.
 
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import dataclass
-from typing import NewType
+from typing import Any, NewType
 
 ClientId = str
 AskId = NewType("AskId", str)
@@ -22,6 +24,27 @@ def ask_id(task: str, round: int) -> AskId:
     'fedavg.train@3'
     """
     return AskId(f"{task}@{round}")
+
+
+def pairs_of(settings: str) -> list[str]:
+    """Divide the settings of a word at its commas, but for those of a list or inside quotes.
+
+    >>> pairs_of('mu=0.1,rounds=5'), pairs_of('epsilons=[1,2],method="fedmix:lam=0.2,M=8"')
+    (['mu=0.1', 'rounds=5'], ['epsilons=[1,2]', 'method="fedmix:lam=0.2,M=8"'])
+    """
+    return re.findall(r'(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+', settings)
+
+
+def plain_value(text: str) -> Any:
+    """Return a value as TOML has it, or the text itself.
+
+    >>> plain_value("64"), plain_value("[1, 2]"), plain_value("tanh")
+    (64, [1, 2], 'tanh')
+    """
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,28 @@ from typing import Any
 from tacit.core.errors import BadInput
 
 PREFIX = "tacit_own_"  # of the name of a module that is a single file
+_ARGUMENTS = re.compile(r":[A-Za-z_]\w*=.*$", re.DOTALL)  # of what a word names, behind its name
 _files: dict[str, Path] = {}  # such modules, and where they are
+_sources: dict[str, bytes] = {}  # what they were when they were loaded
 _packages: set[str] = set()  # top-level packages that were named
+
+
+def bare(word: str) -> str:
+    """Return a word without the arguments that may follow the name.
+
+    >>> bare("net.py:Net:width=64,depth=2"), bare("net.py:Net"), bare("label:1")
+    ('net.py:Net', 'net.py:Net', 'label:1')
+    """
+    return _ARGUMENTS.sub("", word)
+
+
+def arguments(word: str) -> str:
+    """Return the arguments that follow a name, as they are written.
+
+    >>> arguments("net.py:Net:width=64,depth=2"), arguments("net.py:Net")
+    ('width=64,depth=2', '')
+    """
+    return word[len(bare(word)) + 1 :]
 
 
 def is_code(word: str) -> bool:
@@ -29,8 +49,10 @@ def is_code(word: str) -> bool:
 
     >>> is_code("mine.py:FedAdam"), is_code("fedprox"), is_code("fedprox:mu=0.1")
     (True, False, False)
+    >>> is_code("net.py:Net:width=64")
+    True
     """
-    where, _, name = word.rpartition(":")
+    where, _, name = bare(word).rpartition(":")
     return bool(where) and re.fullmatch(r"[A-Za-z_][\w.]*", name) is not None
 
 
@@ -38,10 +60,10 @@ def load(word: str, field: str) -> Any:
     """Return what a word names, and trust the module it is in from now on.
 
     Args:
-        word: ``package.module:Name`` or ``file.py:Name``
+        word: ``package.module:Name`` or ``file.py:Name``; arguments behind it are not looked at
         field: what the word was given for, to name in an error
     """
-    where, _, name = word.rpartition(":")
+    where, _, name = bare(word).rpartition(":")
     try:
         found: Any = _module(where)
         for part in name.split("."):
@@ -60,10 +82,10 @@ def anywhere(word: str) -> str:
     >>> anywhere("label:1"), anywhere("/some/net.py:Net")
     ('label:1', '/some/net.py:Net')
     """
-    where, _, name = word.rpartition(":")
+    where, _, name = bare(word).rpartition(":")
     if not is_code(word) or not where.endswith(".py"):
         return word
-    return f"{Path(where).expanduser().resolve()}:{name}"
+    return f"{Path(where).expanduser().resolve()}:{name}{word[len(bare(word)) :]}"
 
 
 def trust(cls: type) -> None:
@@ -141,11 +163,17 @@ def _from_file(path: Path) -> ModuleType:
     name = _file_name(file)
     if not file.is_file():
         raise BadInput(f"there is no file {path}")
-    if _files.setdefault(name, file) != file:
+    if _files.setdefault(name, file) != file and not _same_source(name, file):
         raise BadInput(f"{_files[name]} has the same name; rename one of the two")
     if (known := trusted(name)) is not None:
         return known
     return _execute(name, file)
+
+
+def _same_source(name: str, file: Path) -> bool:
+    """Tell whether a file is a copy, named after its contents, of one that was loaded."""
+    copy = re.search(r"-[0-9a-f]{8}$", file.stem) is not None
+    return copy and trusted(name) is not None and _sources.get(name) == file.read_bytes()
 
 
 def _execute(name: str, file: Path) -> ModuleType:
@@ -154,6 +182,7 @@ def _execute(name: str, file: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _sources[name] = file.read_bytes()
     if (folder := str(file.parent)) not in sys.path:
         sys.path.append(folder)  # for what it imports from beside it
     try:

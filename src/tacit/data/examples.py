@@ -75,6 +75,8 @@ class Dataset:
     # of a table: what its columns are and how they became numbers
     schema: Schema | None = None
     owners: Owners | None = None  # for the split by:COLUMN
+    # of a table: the names of the numbers of an input, in order
+    columns: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

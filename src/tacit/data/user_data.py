@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HELD_OUT = 0.2  # the share kept for testing where the data have no test part
 FOLDERS = "folders"  # as classes: the folders of images by class, with or without an image in them
-_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 _TABLE = re.compile(r"(?P<path>.+?\.(?:csv|parquet)):(?P<column>.+)", re.IGNORECASE)
 
 
@@ -55,6 +55,7 @@ class Read:
     y: Array
     spot: Callable[[int], str] | None = None  # what a message calls a record, if not by its number
     owners: Sequence[str] | None = None  # whose each record is, if a column says so
+    columns: tuple[str, ...] = ()  # of a table: the names of the inputs' numbers
 
 
 def load_own(
@@ -211,7 +212,17 @@ def _dataset(
             f"must be {_kind(first.x)} like the train inputs"
         )
     half = (0.5,) * (first.x.shape[1] if first.x.dtype == torch.uint8 else 1)
-    return Dataset(name, first, second, names, half, half, inferred=classes is None, owners=owners)
+    return Dataset(
+        name,
+        first,
+        second,
+        names,
+        half,
+        half,
+        inferred=classes is None,
+        owners=owners,
+        columns=parts[0].columns,
+    )
 
 
 def _flat(y: Array) -> Array:
@@ -297,16 +308,12 @@ def _check_finite(features: NDArray[np.float32], given: Array, where: str) -> No
     )
 
 
-def _read_npz(path: Path) -> list[Read]:
-    """Return the arrays of an .npz by their names; pickled objects are never read."""
+def read_arrays(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], list[str]]:
+    """Return arrays of an .npz by their names, and which it has; pickles are never read."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as opened:
-            arrays = {
-                key: opened[key]
-                for key in ("x", "y", "x_train", "y_train", "x_test", "y_test")
-                if key in opened
-            }
-            found = sorted(opened.files)
+            arrays = {key: opened[key] for key in names if key in opened}
+            return arrays, sorted(opened.files)
     except (
         OSError,
         ValueError,
@@ -320,6 +327,12 @@ def _read_npz(path: Path) -> list[Read]:
         raise BadInput(
             f"{path}: cannot be read as .npz ({why}); write plain arrays with numpy.savez"
         ) from None
+
+
+def _read_npz(path: Path) -> list[Read]:
+    """Return the arrays of an .npz by their names."""
+    every = ("x", "y", "x_train", "y_train", "x_test", "y_test")
+    arrays, found = read_arrays(path, every)
     names = set(arrays)
     if {"x_train", "y_train", "x_test", "y_test"} <= names:
         return [Read(arrays[f"x_{use}"], arrays[f"y_{use}"]) for use in ("train", "test")]
@@ -364,7 +377,7 @@ def _read_images(folder: Path, may_lack: bool) -> Read:
     files = [file for kind in kinds for file in _images(kind, may_lack)]
     if not files:
         raise BadInput(f"{folder}: no images in its folders: must have at least one")
-    images = [_read_image(file) for file in files]
+    images = [read_image(file) for file in files]
     for file, image in zip(files, images, strict=True):
         _check_alike(image, images[0], file)
     labels = np.array([file.parent.name for file in files])
@@ -374,14 +387,14 @@ def _read_images(folder: Path, may_lack: bool) -> Read:
 def _images(kind: Path, may_lack: bool) -> list[Path]:
     """Return the images of one class."""
     files = sorted(
-        f for f in kind.iterdir() if f.suffix.lower() in _IMAGES and not f.name.startswith(".")
+        f for f in kind.iterdir() if f.suffix.lower() in IMAGES and not f.name.startswith(".")
     )
     if not files and not may_lack:
-        raise BadInput(f"{kind}: no images: must have at least one of {', '.join(sorted(_IMAGES))}")
+        raise BadInput(f"{kind}: no images: must have at least one of {', '.join(sorted(IMAGES))}")
     return files
 
 
-def _read_image(file: Path) -> NDArray[np.uint8]:
+def read_image(file: Path) -> NDArray[np.uint8]:
     """Return one image as (channels, height, width), grey or RGB."""
     from PIL import Image  # here because it takes long to import
 
@@ -429,8 +442,8 @@ def _read_csv(path: Path, column: str, reading: Reading) -> Read:
     _check_label_in(path, header, column)
     names = _features(path, header, column, reading)
     labels = [_csv_label(table, column, row) for row in range(len(table))]
-    features = np.array([_csv_numbers(table, name) for name in names]).T
-    return Read(features, np.array(labels), table.spot, reading.owners(table))
+    features = np.array([numbers_in(table, name) for name in names]).T
+    return Read(features, np.array(labels), table.spot, reading.owners(table), tuple(names))
 
 
 def _csv_label(table: Table, column: str, row: int) -> str:
@@ -443,7 +456,7 @@ def _csv_label(table: Table, column: str, row: int) -> str:
     return label
 
 
-def _csv_numbers(table: Table, name: str) -> list[float]:
+def numbers_in(table: Table, name: str) -> list[float]:
     """Return one feature of all rows, naming the first cell that is not a finite number."""
     values = []
     for row, cell in enumerate(table.columns[name]):
@@ -496,7 +509,8 @@ def _read_parquet(path: Path, column: str, reading: Reading) -> Read:
     features = [_parquet_numbers(path, name, table[name].to_numpy()) for name in names]
     labels = np.array(table[column].to_pylist())
     owners = reading.owners(read_table(path)) if reading.owner else None
-    return Read(np.stack(features, axis=1), labels, lambda row: f"{path} row {row}", owners)
+    spot = lambda row: f"{path} row {row}"  # noqa: E731
+    return Read(np.stack(features, axis=1), labels, spot, owners, tuple(names))
 
 
 def _parquet_numbers(path: Path, name: str, values: Array) -> NDArray[np.float64]:

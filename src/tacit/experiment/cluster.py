@@ -25,6 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from tacit import data as data_room
 from tacit.codec import unpack
 from tacit.core import BadInput, ClientId, Json, TooFewReplies
+from tacit.data.federated import Federation
 from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
 from tacit.engines.flower import QUIET, Charter, Sites, letter, opened, packed, post
@@ -89,6 +90,15 @@ class OnCluster:
     def model(self) -> torch.nn.Module:
         """The experiment's network."""
         return self.plan.model
+
+    @property
+    def federation(self) -> Federation:
+        """Who holds what."""
+        return self.plan.federation
+
+    def world(self, directory: RunDir) -> World:
+        """Return what the server needs for tasks of its own."""
+        return self.plan.world(directory)
 
     def config(self, directory: RunDir) -> Config:
         """Return what an engine knows of this experiment."""

@@ -38,7 +38,9 @@ class Setting:
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
-    model: str = "auto"  # a known network (see `tacit methods`) or your own as module:Class
+    # a known network (see `tacit methods`) or your own as file.py:Class; its arguments follow as
+    # --model.NAME VALUE
+    model: str = "auto"
     seed: int = 0  # everything random in the run derives from it
     eval_every: int = 1  # rounds between evaluations; the last round is always evaluated
     delta: float = 1e-5  # the delta of every reported (epsilon, delta)

@@ -10,24 +10,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from tacit import codec, privacy
 from tacit.core import (
     BadInput,
     BudgetReached,
     Json,
+    PartOfTests,
     params_of,
 )
+from tacit.core.own_code import anywhere
 from tacit.data.examples import Examples
+from tacit.data.federated import Federation
+from tacit.engines.client_host import World
 from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.drive import drive
+from tacit.experiment.model_file import Kind, described, taken_apart, whole_network
 from tacit.experiment.result import Run, Stopped, by_group
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.samples import write_samples
 from tacit.experiment.watch import Watcher
+from tacit.methods.spec import label_of, name_of
 
 
 class Venue(Protocol):
@@ -37,6 +44,9 @@ class Venue(Protocol):
     def experiment(self) -> Experiment: ...
     @property
     def model(self) -> torch.nn.Module: ...
+    @property
+    def federation(self) -> Federation: ...
+    def world(self, directory: RunDir) -> World: ...
     def config(self, directory: RunDir) -> Config: ...
     def engine(self, directory: RunDir, config: Config) -> Engine: ...
     def scores(self, s: object, engine: Engine) -> Json: ...
@@ -90,7 +100,29 @@ def _rounds(recorder: Recorder) -> None:
         drive(method, recorder.engine, start.pop(), on_step=recorder.step)
     finally:  # however it ends, the model is that of the last checkpoint
         saved = directory.checkpoint()
-        directory.save_model((saved[0] if saved else codec.unpack(recorder.unsaved)).x)
+        s = saved[0] if saved else codec.unpack(recorder.unsaved)
+        directory.save_model(*everybodys_model(recorder.venue, directory, s))
+
+
+def everybodys_model(
+    venue: Venue, directory: RunDir, s: Any
+) -> tuple[dict[str, Tensor] | None, str]:
+    """Return the numbers of the model that all have, if there is one, and what they mean."""
+    method, s = venue.experiment.method.innermost(s)
+    setting, dataset = venue.experiment.setting, venue.federation.dataset
+    word = anywhere(setting.model)
+    name = label_of(name_of(venue.experiment.method))
+    about = replace(described(dataset, method=name, seed=setting.seed), network=word)
+    fresh = venue.world(directory)
+    if method.answers == "shared" and s.x:
+        me = fresh.client("predict", PartOfTests(0, 1).id, s.round, {})
+        known = taken_apart(method.predictor(me, s), about, word)
+        if known is not None:
+            return known[1], known[0].to_json()
+    kind: Kind = "personal" if method.answers == "personal" else "own"
+    about = about if method.answers == "network" else replace(about, kind=kind)
+    numbers = whole_network(fresh.fresh(), s.x) if method.shares and s.x else None
+    return numbers, about.to_json()
 
 
 def _start(recorder: Recorder) -> Any:

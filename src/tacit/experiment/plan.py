@@ -54,8 +54,16 @@ class Plan:
     workers: int = field(default=0)
 
     @classmethod
-    def of(cls, experiment: Experiment, dataset: Dataset | None = None) -> Plan:
-        """Prepare an experiment, refusing what cannot work."""
+    def of(
+        cls, experiment: Experiment, dataset: Dataset | None = None, *, network: str = ""
+    ) -> Plan:
+        """Prepare an experiment, refusing what cannot work.
+
+        Args:
+            experiment: what is to run
+            dataset: its data, where they are at hand
+            network: what to make the network by, where its source was kept with a run
+        """
         s = experiment.setting
         if dataset is None:
             dataset = dataset_of(s)
@@ -71,7 +79,7 @@ class Plan:
             )
         solved = calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
         experiment = replace(experiment, method=settled(solved))
-        model = build(s.model, dataset.shape, len(dataset.classes), s.seed)
+        model = build(network or s.model, dataset.shape, len(dataset.classes), s.seed)
         check_aggregate(experiment, len(federation.everyone))
         check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
         warn_of_delta(s.delta, federation.sizes())

@@ -16,9 +16,10 @@ from tacit.engines.sealed import Log, Mark, chained, digest, reaches, whole_line
 from tacit.engines.store import LEDGER, ClientStore
 from tacit.experiment.config import read_experiment
 from tacit.experiment.manifest import Manifest, State, read_manifest, write_manifest
-from tacit.experiment.rundir import MODEL, SCHEMA, RunDir
+from tacit.experiment.rundir import ABOUT_MODEL, MODEL, SCHEMA, RunDir
 
 Say = Callable[[str], None]
+MADE = (MODEL, ABOUT_MODEL)  # from the last checkpoint
 # files with a checksum of their own
 WHOLE = ("config.toml", "sites.json", "samples.secret", MODEL, SCHEMA)
 
@@ -59,7 +60,7 @@ def _check_whole(directory: RunDir, name: str, say: Say) -> None:
             directory.rewrite(read_experiment(file))
             say(f"{file}: not as it was written; taken as it is now")
             return
-        how = "`tacit resume` makes it anew" if name == MODEL else "put it back from a copy"
+        how = "`tacit resume` makes it anew" if name in MADE else "put it back from a copy"
         say(f"{file}: not as it was written; {how}")
 
 

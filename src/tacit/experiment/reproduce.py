@@ -20,6 +20,7 @@ from tacit.core import (
     Method,
     TacitError,
     check_choice,
+    pairs_of,
 )
 from tacit.experiment.about import starts, this_start
 from tacit.experiment.compare import run_all
@@ -32,7 +33,6 @@ from tacit.methods.spec import (
     method_from,
     method_from_spec,
     name_of,
-    pairs_of,
     parted,
     raw_method,
     spec_of,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tacit.data.examples import Dataset
-    from tacit.experiment.trained import Ready
+    from tacit.experiment.model_file import Ready
 
 
 @dataclass(frozen=True)
@@ -169,15 +169,26 @@ class Run:
         self, inputs: object, *, client: str | None = None, dataset: Dataset | None = None
     ) -> Tensor:
         """Return the class of each input, as a number; inputs are as they are in the data."""
-        from tacit.experiment import trained
+        return self.model(client=client, dataset=dataset).predict(inputs)
 
-        return trained.predicted(self.model(client=client, dataset=dataset), inputs)
+    def predict_proba(
+        self, inputs: object, *, client: str | None = None, dataset: Dataset | None = None
+    ) -> Tensor:
+        """Return the probability of each class (column) for each input (row)."""
+        return self.model(client=client, dataset=dataset).predict_proba(inputs)
 
-    def export(self, file: str | Path, *, dataset: Dataset | None = None) -> Path:
-        """Write the trained network as ONNX, the scaling of its inputs included."""
-        from tacit.experiment import trained
+    def export(
+        self, file: str | Path, *, client: str | None = None, dataset: Dataset | None = None
+    ) -> Path:
+        """Write the trained model for other programs, the scaling of its inputs included.
 
-        return trained.export(self.folder, Path(file), dataset)
+        The file's name says how: .onnx, .pt2 (torch.export) or .safetensors.
+        """
+        from tacit.experiment.exporting import cost_in_words, export, format_of
+
+        to = format_of(Path(file))
+        model = self.model(client=client, dataset=dataset)
+        return export(model, Path(file), to, cost_in_words(self, client))
 
     def _repr_html_(self) -> str:
         """Show the run in a notebook."""

@@ -11,12 +11,13 @@ import math
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from tacit import codec
 from tacit.codec import remove_parts, write_atomically
@@ -29,7 +30,6 @@ from tacit.core import (
     Json,
     Ledger,
     Nothing,
-    Params,
     Release,
     check_number,
 )
@@ -39,11 +39,13 @@ from tacit.engines.store import LEDGER, ClientStore, Draws, from_lines, to_lines
 from tacit.experiment.about import FILE as ABOUT
 from tacit.experiment.about import note_start
 from tacit.experiment.config import Experiment, read_experiment, to_toml
+from tacit.experiment.kept_code import CODE, keep_code
 from tacit.experiment.manifest import NAME as MANIFEST
 from tacit.experiment.manifest import Manifest, State, read_manifest, write_manifest
 
 MODEL = "model.safetensors"
 SCHEMA = "schema.toml"  # what the columns of the run's table are
+ABOUT_MODEL = "model.json"  # what its numbers mean
 # what a run has written by the time that it asks its first client
 OWN = (
     "config.toml",
@@ -53,6 +55,8 @@ OWN = (
     "metrics.jsonl",
     MODEL,
     SCHEMA,
+    ABOUT_MODEL,
+    CODE,
     ABOUT,
     ".lock",
 )
@@ -100,6 +104,7 @@ class RunDir:
             write_manifest(self.folder, Manifest())
             (self.folder / LEDGER).touch()  # empty: nothing has left a client
             self.rewrite(experiment)
+            keep_code(self, experiment.setting.model)
         except OSError as e:
             raise BadInput(f"out = '{self.folder}': cannot be written ({e.strerror})") from None
 
@@ -159,6 +164,7 @@ class RunDir:
         for name in OWN:
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self._checkpoints, ignore_errors=True)
+        shutil.rmtree(self.folder / "code", ignore_errors=True)
         for folder in self._made:
             with contextlib.suppress(OSError):  # somebody else has put something there
                 folder.rmdir()
@@ -325,11 +331,27 @@ class RunDir:
             if file.name not in wanted:
                 file.unlink(missing_ok=True)
 
-    def save_model(self, x: Params) -> None:
-        """Write the shared model's parameters as a plain safetensors file."""
-        blob = save_tensors({k: v.contiguous() for k, v in x.items()})
-        if digest(blob) != self._manifest.files.get(MODEL) or not self._intact(MODEL):
-            self.put(MODEL, blob)
+    def save_model(self, numbers: Mapping[str, Tensor] | None, about: str) -> None:
+        """Write a model as a plain safetensors file, and what its numbers mean.
+
+        Without numbers there is no model that everybody has.
+        """
+        if numbers is None:
+            self._drop(MODEL)
+        else:
+            self._put_anew(MODEL, save_tensors({k: v.contiguous() for k, v in numbers.items()}))
+        self._put_anew(ABOUT_MODEL, about.encode())
+
+    def _drop(self, name: str) -> None:
+        """Remove a file that must not be there any more."""
+        if name in (files := self._manifest.files):
+            self._commit(files={k: v for k, v in files.items() if k != name})
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _put_anew(self, name: str, blob: bytes) -> None:
+        """Write a file, unless it is there as it should be."""
+        if digest(blob) != self._manifest.files.get(name) or not self._intact(name):
+            self.put(name, blob)
 
     def _intact(self, name: str) -> bool:
         try:

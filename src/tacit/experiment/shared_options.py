@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from tacit.core import BadInput
-from tacit.methods.spec import method_from_spec, pairs_of, parted
+from tacit.core import BadInput, pairs_of
+from tacit.methods.spec import method_from_spec, parted
 
 
 def with_common(words: Sequence[str], common: Mapping[str, object]) -> tuple[list[str], list[str]]:

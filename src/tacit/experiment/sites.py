@@ -140,7 +140,7 @@ class AtSites:
     def config(self, directory: RunDir) -> Config:
         """Return what the coordinator knows of the run."""
         compress = Compressor.of(self.experiment.setting.compress)
-        return self._coordinator(directory).config(
+        return self.world(directory).config(
             sample_seed=self.sample_seed,
             compress=compress,
             aggregate=Aggregate.of(self.experiment.setting.aggregate),
@@ -156,9 +156,9 @@ class AtSites:
 
     def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return the sites; each keeps the experiment's budget and its own."""
-        return self.open(self.charter(), config, self._coordinator(directory).own)
+        return self.open(self.charter(), config, self.world(directory).own)
 
-    def _coordinator(self, directory: RunDir) -> World:
+    def world(self, directory: RunDir) -> World:
         """Return what the coordinator needs for tasks of its own."""
         s = self.experiment.setting
         return World(

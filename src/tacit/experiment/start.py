@@ -19,6 +19,7 @@ from tacit.data.splits import BY, is_own_split
 from tacit.experiment.calibration import calibrated, participations
 from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.extend import extended
+from tacit.experiment.kept_code import to_continue
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder
@@ -88,6 +89,7 @@ def resume(
     rounds: int | None = None,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    trust_code: bool = False,
 ) -> Run:
     """Continue the run in ``folder`` from its last checkpoint.
 
@@ -95,7 +97,8 @@ def resume(
     refused where its noise was chosen for the rounds that it has.
 
     ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset`
-    of your own.
+    of your own. ``trust_code`` lets the network's source run that is kept in the folder, should the
+    file have changed and somebody else have started the run.
     """
     directory = RunDir.open(Path(folder))
     experiment = directory.experiment()
@@ -103,7 +106,8 @@ def resume(
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
     setting = replace(experiment.setting, schema=directory.schema_file(experiment.setting.schema))
     dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
-    plan = Plan.of(experiment, dataset)
+    network = to_continue(directory, experiment.setting.model, trust=trust_code)
+    plan = Plan.of(experiment, dataset, network=network)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)
     return plan.conduct(directory, watch or Nobody())

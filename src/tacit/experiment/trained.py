@@ -3,163 +3,170 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load as load_tensors
-from torch import Tensor, nn
 
-from tacit import codec
 from tacit.core import BadInput, ClientId, PartOfTests
-from tacit.core.params import Params, load_params
+from tacit.core.own_code import anywhere, is_code
 from tacit.data.examples import Dataset
 from tacit.engines.facts import facts_from
 from tacit.engines.store import ClientStore
 from tacit.experiment.config import Experiment
+from tacit.experiment.kept_code import NAME, runnable
+from tacit.experiment.model_file import (
+    Description,
+    Ready,
+    described,
+    put_together,
+    read_description,
+    read_file,
+    taken_apart,
+    tensors_from,
+)
 from tacit.experiment.plan import Plan
-from tacit.experiment.rundir import RunDir
+from tacit.experiment.rundir import ABOUT_MODEL, MODEL, RunDir
 from tacit.experiment.start import data_again
-from tacit.models import build
-
-CHUNK = 500  # examples at a time
+from tacit.methods.spec import label_of, name_of
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What inputs and classes are: public facts of the data."""
+def load(
+    path: str | Path,
+    *,
+    client: ClientId | None = None,
+    dataset: Dataset | None = None,
+    model: str = "",
+    trust_code: bool = False,
+) -> Ready:
+    """Return the trained model of a run, or of a file that was exported as safetensors.
 
-    shape: tuple[int, ...]
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    Its ``predict(x)`` gives classes by their numbers and ``predict_proba(x)`` probabilities;
+    ``classes`` are the names. What does not fit is refused by :class:`tacit.core.BadInput`.
+
+    Args:
+        path: the folder of the run, or the file
+        client: whose model, where each client has its own
+        dataset: of the run, where a client's model is made of data that only a program has
+        model: your own network as ``file.py:Name``, for a file that was trained with it
+        trust_code: run the network's source that is kept in the folder, whoever started the run
+    """
+    place = Path(path)
+    if place.is_dir():
+        return trained(place, client=client, dataset=dataset, model=model, trust_code=trust_code)
+    about, numbers = read_file(place)
+    if client is not None and client != about.client:
+        raise BadInput(f"client = {client!r}: this file has one model, {_whose(about)}")
+    word = about.features if about.kind == "features" else about.network
+    if is_code(word) and not model:
+        raise BadInput(
+            f"'{place}': its model needs the code {word}, which it does not hold; {NAME}"
+        )
+    return put_together(about, numbers, model)
 
 
-class Ready(nn.Module):
-    """A trained model with the scaling of its inputs in front of it."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, answers: Callable[[Tensor], Tensor], frame: Frame) -> None:
-        super().__init__()
-        self.answers = answers
-        self.image = len(frame.shape) == 3
-        self.register_buffer("mean", torch.tensor(frame.mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(frame.std).view(-1, 1, 1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return a score for each class; whole numbers are taken as pixels from 0 to 255."""
-        x = inputs.float() / 255.0 if inputs.dtype == torch.uint8 else inputs
-        return self.answers((x - self.mean) / self.std if self.image else x)
+def _whose(about: Description) -> str:
+    return f"that of client {about.client}" if about.client else "everybody's"
 
 
 def trained(
-    folder: Path, *, client: ClientId | None = None, dataset: Dataset | None = None
+    folder: Path,
+    *,
+    client: ClientId | None = None,
+    dataset: Dataset | None = None,
+    model: str = "",
+    trust_code: bool = False,
 ) -> Ready:
-    """Return the model of a run.
-
-    Args:
-        folder: of the run
-        client: whose model, where each has its own
-        dataset: of the run, where it was started with one that only a program has
-    """
+    """Return the model of a run; the arguments are those of :func:`load`."""
     directory = RunDir.open(folder)
-    experiment = directory.experiment()
-    answers = experiment.method.answers
-    if (client is None) == (answers == "personal"):
+    about = _about(directory, dataset)
+    if (client is None) == (about.kind == "personal"):
         needs = "is needed: each client has a model of its own"
         raise BadInput(f"client: {'there is one model for all' if client else needs}")
-    if answers == "network":
-        return _network(directory, experiment, dataset)
-    return _by_method(directory, experiment, client or PartOfTests(0, 1).id, dataset)
+    if client is not None and PartOfTests.read(client) is not None:
+        raise BadInput(f"client = {client!r}: must be a client's number")
+    if about.kind in ("own", "personal"):
+        who = client or PartOfTests(0, 1).id
+        return _by_method(directory, about, who, dataset, trust_code)
+    if not (folder / MODEL).exists():
+        raise BadInput(f"'{folder}': no model yet; `tacit resume {folder}` finishes it")
+    numbers = tensors_from(directory.get(MODEL), folder / MODEL)
+    word = about.features if about.kind == "features" else about.network
+    return put_together(about, numbers, model or runnable(directory, word, trust=trust_code))
 
 
-def _network(directory: RunDir, experiment: Experiment, dataset: Dataset | None) -> Ready:
-    frame, s = _frame(directory, experiment, dataset), experiment.setting
-    file = directory.folder / "model.safetensors"
-    try:
-        x = Params(load_tensors(file.read_bytes()))
-    except OSError as e:
-        raise BadInput(f"'{file}': cannot be read ({e.strerror})") from None
-    model = build(s.model, frame.shape, frame.classes, s.seed)
-    load_params(model.eval(), x)
-    return Ready(model, frame).eval()
-
-
-def _by_method(
-    directory: RunDir, experiment: Experiment, client: ClientId, dataset: Dataset | None
-) -> Ready:
-    """Return what a method makes of its state: everybody's model, or one client's own."""
-    if experiment.setting.at_sites:
-        raise BadInput(f"'{directory.folder}': models of their own are with the sites")
-    saved = directory.checkpoint()
-    if saved is None:
+def _about(directory: RunDir, dataset: Dataset | None) -> Description:
+    """Return what the model of a run is; one of before there were descriptions has its data."""
+    file = directory.folder / ABOUT_MODEL
+    if file.exists():
+        return read_description(directory.get(ABOUT_MODEL), file)
+    experiment = directory.experiment()
+    if directory.checkpoint() is None:
         raise BadInput(f"'{directory.folder}': no round is finished")
-    data = dataset or data_again(experiment.setting, "run.model(dataset=...)")
-    plan = Plan.of(experiment, data)
-    everyone = plan.federation.everyone
-    if PartOfTests.read(client) is None and client not in everyone:
-        raise BadInput(f"client = {client!r}: allowed: {everyone[0]} to {everyone[-1]}")
-    kept = ClientStore(directory.clients / client).kept(saved[1].get(client))
-    method, s = experiment.method.innermost(saved[0])
-    me = plan.world(directory).client("predict", client, s.round, kept)
-    with torch.no_grad():
-        predict = method.predictor(me, s)
-    return Ready(predict, _of(data)).eval()
+    answers, s = experiment.method.answers, experiment.setting
+    name = label_of(name_of(experiment.method))
+    about = (
+        _at_sites(directory, name)
+        if s.at_sites
+        else described(_data(directory, experiment, dataset), method=name, seed=s.seed)
+    )
+    about = replace(about, network=anywhere(s.model), seed=s.seed)
+    if answers == "network":
+        return about
+    return replace(about, kind="personal" if answers == "personal" else "own")
 
 
-def _frame(directory: RunDir, experiment: Experiment, dataset: Dataset | None) -> Frame:
-    if not experiment.setting.at_sites:
-        return _of(dataset or data_again(experiment.setting, "run.model(dataset=...)"))
+def _data(directory: RunDir, experiment: Experiment, dataset: Dataset | None) -> Dataset:
+    schema = directory.schema_file(experiment.setting.schema)
+    again = replace(experiment.setting, schema=schema)
+    return dataset or data_again(again, "run.model(dataset=...)")
+
+
+def _at_sites(directory: RunDir, method: str) -> Description:
     try:
         said = json.loads((directory.folder / "sites.json").read_text(encoding="utf-8"))["facts"]
         facts = facts_from(next(iter(said.values())))
     except (OSError, ValueError, KeyError, AttributeError, StopIteration):
         raise BadInput(f"'{directory.folder}': sites.json does not say what data are") from None
-    return Frame(facts.shape, len(facts.classes), facts.mean, facts.std)
+    return Description("network", facts.shape, facts.classes, facts.mean, facts.std, method=method)
 
 
-def _of(dataset: Dataset) -> Frame:
-    return Frame(dataset.shape, len(dataset.classes), dataset.mean, dataset.std)
-
-
-def predicted(model: nn.Module, inputs: object) -> Tensor:
-    """Return the class of each input, as a number."""
-    x = torch.as_tensor(inputs)
-    with torch.no_grad():
-        parts = [model(x[start : start + CHUNK]).argmax(1) for start in range(0, len(x), CHUNK)]
-    return torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
-
-
-def export(folder: Path, file: Path, dataset: Dataset | None = None) -> Path:
-    """Write the shared model, scaling included, as ONNX; inputs are single-precision numbers."""
-    directory = RunDir.open(folder)
+def _by_method(
+    directory: RunDir,
+    about: Description,
+    client: ClientId,
+    dataset: Dataset | None,
+    trust_code: bool,
+) -> Ready:
+    """Return what a method makes of its state: everybody's model, or one client's own."""
     experiment = directory.experiment()
-    if file.suffix != ".onnx":
-        raise BadInput(f"file = '{file}': must end with .onnx")
-    if experiment.method.answers != "network":
-        raise BadInput("export: this method's model is more than a network; use run.model()")
-    frame = _frame(directory, experiment, dataset)
-    model = _network(directory, experiment, dataset)
-    try:
-        import onnxscript  # noqa: F401  # what torch writes with
-    except ImportError:
-        raise BadInput("export: needs the packages onnx and onnxscript: tacit[onnx]") from None
-    with warnings.catch_warnings():  # those of torch about its own parts
-        warnings.simplefilter("ignore")
-        made = torch.onnx.export(
-            model,
-            (torch.zeros(2, *frame.shape),),
-            dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("examples")},),
-            input_names=["inputs"],
-            output_names=["scores"],
-            verbose=False,
-        )
-    assert made is not None
-    file.parent.mkdir(parents=True, exist_ok=True)
-    codec.write_atomically(file, made.model_proto.SerializeToString())
-    return file
+    if experiment.setting.at_sites:
+        raise BadInput(f"'{directory.folder}': models of their own are with the sites")
+    saved = directory.checkpoint()
+    if saved is None:
+        raise BadInput(f"'{directory.folder}': no round is finished")
+    word = anywhere(experiment.setting.model)
+    network = runnable(directory, word, trust=trust_code)
+    plan = Plan.of(experiment, _data(directory, experiment, dataset), network=network)
+    client = _known_client(client, plan)
+    kept = ClientStore(directory.clients / client).kept(saved[1].get(client))
+    method, s = experiment.method.innermost(saved[0])
+    me = plan.world(directory).client("predict", client, s.round, kept)
+    with torch.no_grad():
+        predict = method.predictor(me, s)
+    relabel = plan.federation.split.relabel
+    own = "" if PartOfTests.read(client) else client
+    order = tuple(relabel[int(own)]) if own and relabel else ()
+    known = taken_apart(predict, replace(about, client=own, order=order, kind="network"), word)
+    made = known[0] if known else replace(about, client=own, order=order)
+    return Ready(predict, made).eval()
+
+
+def _known_client(client: ClientId, plan: Plan) -> ClientId:
+    """Return a client's name as the run has it: 3 is 03 where there are ten."""
+    everyone = plan.federation.everyone
+    if PartOfTests.read(client) is not None or client in everyone:
+        return client
+    if client.isdecimal() and int(client) < len(everyone):
+        return everyone[int(client)]
+    raise BadInput(f"client = {client!r}: allowed: {everyone[0]} to {everyone[-1]}")

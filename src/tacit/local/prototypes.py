@@ -125,14 +125,38 @@ def embedded(me: Client, embed: Embed) -> tuple[Tensor, Tensor]:
         return torch.cat([embed(me.model, x) for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
-def nearest(me: Client, x: Params, embed: Embed = features_of) -> Predictor:
+class Nearest(nn.Module):
+    """A network that answers by the nearest prototype, ready to be kept and written down."""
+
+    points: Tensor
+    known: Tensor
+
+    def __init__(self, network: nn.Module, made: Prototypes, radius: float | None) -> None:
+        super().__init__()
+        self.network = network
+        self.radius = radius  # of the sphere that features are scaled to; None: they are not
+        self.register_buffer("points", made.points)
+        self.register_buffer("known", made.known)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return minus the squared distance to the prototype of each class."""
+        features = embedding(self.radius)(self.network, inputs)
+        return Prototypes(self.points, self.known).scores(features)
+
+
+def embedding(radius: float | None) -> Embed:
+    """Return how examples become points: as the network has it, or on a sphere."""
+    return features_of if radius is None else on_sphere(radius)
+
+
+def nearest(me: Client, x: Params, radius: float | None = None) -> Predictor:
     """Return the client's own predictor with the network ``x``.
 
     The nearest prototype of all its training data.
     """
     network(me, x)
-    made = prototypes(*embedded(me, embed), classes_of(me))
-    return lambda inputs: made.scores(embed(me.model, inputs))
+    made = prototypes(*embedded(me, embedding(radius)), classes_of(me))
+    return Nearest(me.model, made, radius).eval()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tacit.core import (
     some,
     task,
 )
-from tacit.local.prototypes import features_of, nearest, on_sphere
+from tacit.local.prototypes import nearest
 from tacit.methods import cuag_claims as paper
 from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
 from tacit.methods.cuag_settings import Settings
@@ -96,7 +96,7 @@ class CUAG(Settings):
         return self.kind != "sum"  # there the noise is on the sum
 
     def predictor(self, me: Client, s: State) -> Predictor:
-        return nearest(me, s.x, on_sphere(self.radius) if self.kind == "example" else features_of)
+        return nearest(me, s.x, self.radius if self.kind == "example" else None)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         mu = self.mu_of("0", delta)

@@ -26,6 +26,7 @@ from tacit.privacy.rules import over
 @dataclass(frozen=True)
 class Local(Trains):
     answers = "personal"
+    shares = False
 
     def init(self, x0: Params) -> State:
         return State(x0)

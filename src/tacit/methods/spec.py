@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from tacit.core import BadInput, Json, Method, check_choice
+from tacit.core import BadInput, Json, Method, check_choice, pairs_of, plain_value
 from tacit.core.own_code import is_code, trust, word_of
 from tacit.methods import METHODS
 
@@ -189,25 +188,8 @@ def method_from_spec(spec: str) -> Method:
             at = at.setdefault(parent, {})
             if not isinstance(at, dict):
                 raise BadInput(f"method = {spec!r}: {parent} has a value already, {at!r}")
-        at[last] = _plain_value(value)
+        at[last] = plain_value(value)
     return method_from(raw)
-
-
-def pairs_of(settings: str) -> list[str]:
-    """Divide the settings of a word at its commas, but for those of a list or inside quotes.
-
-    >>> pairs_of('mu=0.1,rounds=5'), pairs_of('epsilons=[1,2],method="fedmix:lam=0.2,M=8"')
-    (['mu=0.1', 'rounds=5'], ['epsilons=[1,2]', 'method="fedmix:lam=0.2,M=8"'])
-    """
-    return re.findall(r'(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+', settings)
-
-
-def _plain_value(text: str) -> Any:
-    """Return a value as TOML has it, or the text itself."""
-    try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def as_method(given: Method | str) -> Method:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
-from tacit.core import BadInput, seed_for
+from tacit.core import BadInput, pairs_of, plain_value, seed_for
+from tacit.core.own_code import arguments, bare
 from tacit.models.architecture import MODELS, Architecture
 
 __all__ = ["MODELS", "Architecture", "build", "choose"]
@@ -23,12 +26,13 @@ def choose(name: str, shape: tuple[int, ...]) -> str:
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """Return a freshly initialised network, the same for the same seed.
 
-    ``module:Class`` is the user's own.
+    ``module:Class`` is the user's own; arguments follow the name, as in ``net.py:Net:width=64``.
     """
     name = choose(name, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
-        model = _ours(name, shape, classes) if name in MODELS else _own(name, shape, classes)
+        ours = bare(name) in MODELS
+        model = _ours(name, shape, classes) if ours else _own(name, shape, classes)
         _check_buffers(name, model)
         # lazy layers are made here, so within the same seed
         _check_output(name, model, shape, classes)
@@ -36,27 +40,58 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     return model
 
 
+def given_to(name: str) -> dict[str, Any]:
+    """Return the arguments that a word gives to a network.
+
+    >>> given_to("net.py:Net:width=64,act=tanh")
+    {'width': 64, 'act': 'tanh'}
+    """
+    parts = [pair.partition("=") for pair in pairs_of(arguments(name))]
+    return {key: plain_value(value) for key, _, value in parts}
+
+
+def _check_arguments(name: str, make: Callable[..., object], given: Mapping[str, Any]) -> None:
+    """Refuse arguments that a network does not take."""
+    wanted = inspect.signature(make).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
+        return
+    free = [key for key in wanted if key not in ("shape", "classes")]
+    for key in given:
+        if key not in free:
+            raise BadInput(
+                f"model.{key}: {bare(name)} takes {', '.join(free) if free else 'no arguments'}"
+            )
+
+
 def _ours(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    least = MODELS[name].least
+    made, given = MODELS[bare(name)], given_to(name)
+    least = made.least
     if least and (len(shape) != 3 or min(shape[1:]) < least):
         what = "x".join(map(str, shape))
         raise BadInput(
             f"model = {name!r}: needs images of at least {least}x{least}; these inputs are {what}"
         )
-    return MODELS[name].make(shape, classes)
+    _check_arguments(name, made.make, given)
+    try:
+        return made.make(shape, classes, **given)
+    except (TypeError, ValueError, RuntimeError) as e:
+        why = " ".join(str(e).split())
+        raise BadInput(f"model = {name!r}: cannot be made ({type(e).__name__}: {why})") from None
 
 
 def _own(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return a network of the user's own class, from a file or a module.
 
-    It may take ``shape`` and ``classes``.
+    It may take ``shape`` and ``classes``, and arguments of its own.
     """
-    make = MODELS.own(name)
+    make, given = MODELS.own(name), given_to(name)
     try:
         wanted = inspect.signature(make).parameters
-        model = make(
-            **{k: v for k, v in {"shape": shape, "classes": classes}.items() if k in wanted}
-        )
+        facts = {"shape": shape, "classes": classes}
+        _check_arguments(name, make, given)
+        model = make(**{k: v for k, v in facts.items() if k in wanted}, **given)
+    except BadInput:
+        raise
     except Exception as e:  # it is the user's code: anything can happen
         raise BadInput(
             f"model = {name!r}: cannot be made ({type(e).__name__}: {' '.join(str(e).split())})"

@@ -9,7 +9,8 @@ from torch import nn
 
 from tacit.core.registry import Registry
 
-Make = Callable[[tuple[int, ...], int], nn.Module]  # (shape of one input, classes) -> network
+# (shape of one input, classes, arguments of its own) -> network
+Make = Callable[..., nn.Module]
 
 
 @dataclass(frozen=True)

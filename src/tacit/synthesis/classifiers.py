@@ -6,6 +6,7 @@ In closed form, or trained on features drawn from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.core import Client, Params, Predictor, params_of
 from tacit.privacy.mechanisms import clip_rows
-from tacit.synthesis.features import encoder
+from tacit.synthesis.features import choose, encoder
 from tacit.synthesis.moments import Gaussians, Terms, plain, pooled
 
 HEADS = ("qda", "lda", "logistic", "mlp")
@@ -46,11 +47,34 @@ def made_of(
     return linear(g) if one_covariance or head == "lda" else quadratic(g)
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """How images were normalised for a network: public constants."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class OfFeatures(nn.Module):
+    """A classifier of public features, ready to be kept and written down."""
+
+    def __init__(self, x: Params, features: str, shape: tuple[int, ...], scaling: Scaling) -> None:
+        super().__init__()
+        self.x = x
+        self.features = choose(features, shape)
+        self.scaling = scaling
+        self.encode = encoder(features, shape)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return scores of network inputs, features clipped as in the release."""
+        k = self.x["m" if "m" in self.x else "0.weight"].shape[1]
+        return scores(self.x, clip_rows(self.encode(plain(inputs, self.scaling)), 1.0)[:, :k])
+
+
 def predictor(me: Client, x: Params, features: str) -> Predictor:
-    """Return the function from network inputs to scores, features clipped as in the release."""
-    encode = encoder(features, tuple(me.test.source.x.shape[1:]))
-    k = x["m" if "m" in x else "0.weight"].shape[1]
-    return lambda inputs: scores(x, clip_rows(encode(plain(inputs, me.test)), 1.0)[:, :k])
+    """Return the function from network inputs to scores."""
+    shape = tuple(me.test.source.x.shape[1:])
+    return OfFeatures(x, features, shape, Scaling(tuple(me.test.mean), tuple(me.test.std)))
 
 
 def quadratic(g: Gaussians) -> Params:

@@ -110,9 +110,7 @@ def colour_hog(images: Tensor) -> Tensor:
     colours = _pool(images - 0.5, COLOURS)
     channels = images.shape[1]
     parts = [(unit_rows(cells), _waves(BINS), _angular(BINS))]
-    return _low_first(
-        [*parts, (0.4 * unit_rows(colours), _cosines(channels), torch.zeros(channels))]
-    )
+    return _low_first([*parts, (0.4 * unit_rows(colours), _cosines(channels), (0,) * channels)])
 
 
 def histograms(images: Tensor) -> Tensor:
@@ -165,7 +163,7 @@ def _tents(size: int, cells: int) -> Tensor:
     return (1 - (at[:, None] - torch.arange(cells)).abs()).clamp_min(0)
 
 
-def _low_first(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+def _low_first(parts: list[tuple[Tensor, Tensor, tuple[int, ...]]]) -> Tensor:
     """Return maps (n, a, rows, columns) as orthonormal frequencies, sorted.
 
     Each with its own waves along a.
@@ -176,13 +174,18 @@ def _low_first(parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         rows, columns = maps.shape[-2:]
         turned = _cosines(rows).to(maps) @ maps @ _cosines(columns).to(maps).T
         flat.append(torch.einsum("ab,nbuv->nauv", waves.to(maps), turned).flatten(1))
-        order.append(
-            (
-                frequencies.view(-1, 1, 1) + torch.arange(rows)[:, None] + torch.arange(columns)
-            ).flatten()
-        )
-    unit = unit_rows(torch.cat(flat, 1))
-    return unit[:, torch.cat(order).argsort(stable=True)]
+        order.append((frequencies, rows, columns))
+    return unit_rows(torch.cat(flat, 1))[:, _by_frequency(tuple(order))]
+
+
+@lru_cache
+def _by_frequency(parts: tuple[tuple[tuple[int, ...], int, int], ...]) -> Tensor:
+    """Return the places of amplitudes, those of low frequencies first; the order is public."""
+    sums = [
+        torch.tensor(f).view(-1, 1, 1) + torch.arange(rows)[:, None] + torch.arange(columns)
+        for f, rows, columns in parts
+    ]
+    return torch.cat([each.flatten() for each in sums]).argsort(stable=True)
 
 
 @lru_cache
@@ -194,15 +197,14 @@ def _waves(size: int) -> Tensor:
     at = 2 * math.pi * torch.arange(size, dtype=torch.float64) / size
     table = [
         torch.sin(f * at) if i and i % 2 == 0 else torch.cos(f * at)
-        for i, f in enumerate(_angular(size).tolist())
+        for i, f in enumerate(_angular(size))
     ]
     return unit_rows(torch.stack(table))
 
 
-@lru_cache
-def _angular(size: int) -> Tensor:
+def _angular(size: int) -> tuple[int, ...]:
     """Return the frequency of each of these waves: 0, 1, 1, 2, 2, ..."""
-    return (torch.arange(size) + 1) // 2
+    return tuple((i + 1) // 2 for i in range(size))
 
 
 class Dct:
