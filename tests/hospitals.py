@@ -14,6 +14,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from tacit.apps import keys
+from tacit.engines.store import read_ledger
+from tacit.experiment.rundir import RunDir
 from tacit.methods import METHODS
 
 NAMES = ("hospital-a", "hospital-b", "hospital-c")
@@ -133,6 +135,15 @@ class Hospitals:
         finally:
             for pid in filter(alive, links):
                 os.kill(pid, signal.SIGKILL)
+
+
+def check_ledgers(at, out="run"):
+    """Whatever a site has written down of a run, the coordinator has, too."""
+    folder = at.folder / out
+    known = {repr(line) for line in RunDir.open(folder).ledger()}
+    run = json.loads((folder / "sites.json").read_text())["run"]
+    for file in at.folder.glob(f"stores/*/{run}/*/ledger.jsonl"):
+        assert {repr(line) for line in read_ledger(file)} <= known, file
 
 
 def alive(pid):

@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
-from hospitals import NAMES, wait_for
+from hospitals import NAMES, check_ledgers, wait_for
 
 from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
 from tacit.core import Fixed, mean
 from tacit.engines.server import sample_rng
-from tacit.engines.store import ClientStore, read_ledger
+from tacit.engines.store import ClientStore
 from tacit.experiment.rundir import RunDir
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]
@@ -40,13 +40,6 @@ def check_scaffold(at):
     ]
     for k, v in mean(kept).items():
         assert torch.allclose(v, state.c[k], atol=1e-5), k
-
-
-def check_ledgers(at):
-    """Whatever a site has written down, the coordinator has, too."""
-    known = {repr(line) for line in RunDir.open(at.folder / "run").ledger()}
-    for file in at.folder.glob("stores/*/*/*/ledger.jsonl"):
-        assert {repr(line) for line in read_ledger(file)} <= known, file
 
 
 def test_a_site_is_killed_in_a_round_and_comes_back(hospitals):

@@ -593,6 +593,14 @@ def test_an_honest_ledger_says_what_was_asked(name, tmp_path):
     assert {why for why in told if "does not report" not in why} == set()
 
 
+def test_metrics_of_a_personal_model_are_no_answer_of_the_next_round(tmp_path):
+    """Their line is of the round that comes next, in which nobody has trained yet."""
+    directory, _ = run(tmp_path, small("cuag", rounds=2), metrics=math.inf)
+    own = [line for line in directory.ledger() if line.owner == LIAR]
+    assert {"metrics"} < {line.what for line in own}
+    assert [line for line in own if "as it was asked" in line.what] == []
+
+
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, ZeroDivisionError, RecursionError])
 def test_whatever_is_raised_costs_that_site_the_round(error, scene, monkeypatch):
     """Also what nobody has thought of yet."""

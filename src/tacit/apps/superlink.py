@@ -58,7 +58,8 @@ from tacit.engines.messages import plain_words
 
 START = 60.0  # seconds that Flower may take to start
 GREETING = 30.0  # seconds that a site may take to answer a greeting
-RESTARTS = 5
+RESTARTS = 5  # of Flower's server in a row
+STEADY = 30.0  # seconds after which a restart is no longer one of a row
 BUNDLE = f"""
 [build-system]
 requires = ["hatchling"]
@@ -209,10 +210,13 @@ class Link:
 
         Its database has the run, the nodes and the messages.
         """
-        for _ in range(RESTARTS):
+        row = 0
+        while row < RESTARTS:
+            began = time.monotonic()
             self._process.wait()
             if self._closing.is_set():
                 return
+            row = 1 if time.monotonic() - began > STEADY else row + 1
             log.warning(
                 "Flower's server ended with %s; it is started again", self._process.returncode
             )

@@ -9,6 +9,7 @@ import select
 import sys
 
 from tacit import __version__
+from tacit.cli import interrupts
 
 COMMANDS = {
     "run": ("tacit.cli.runs:run", "run one method and write a run directory"),
@@ -68,10 +69,12 @@ exit codes: 0 done, 2 wrong input or training that diverged, 3 privacy budget re
             141 nobody reads the output any more
 """
 CONTINUES = {"serve": "tacit serve RUN"}  # other commands know the folder, and name it
+SLOW_TO_BEGIN = ("serve", "join")  # they import for seconds, and say themselves when they begin
 
 
 def main() -> None:
     """Run the command line."""
+    interrupts.at_once()
     gc.disable()  # the imports make a million objects and no garbage
     code = _to_a_reader(sys.argv[1:])
     gc.freeze()  # nor is there anything to gain from a last search for garbage
@@ -120,16 +123,15 @@ def call(args: list[str]) -> int:
 
 
 def _guarded(command: str, args: list[str]) -> int:
-    try:
-        from tacit.core.errors import TacitError, check_choice
-    except KeyboardInterrupt:
-        print("\ntacit: interrupted", file=sys.stderr)
-        return 130
+    from tacit.core.errors import TacitError, check_choice
+
     try:
         check_choice("command", command, COMMANDS)
         module, _, function = COMMANDS[command][0].partition(":")
         run = getattr(importlib.import_module(module), function)
         gc.enable()
+        if command not in SLOW_TO_BEGIN:
+            interrupts.in_order()
         run(args)
     except TacitError as e:
         print(f"tacit: {' '.join(str(e).splitlines())}", file=sys.stderr)
@@ -146,5 +148,5 @@ def _guarded(command: str, args: list[str]) -> int:
             else ""
         )
         print(f"\ntacit: interrupted{how}", file=sys.stderr)
-        return 130
+        return interrupts.CODE
     return 0

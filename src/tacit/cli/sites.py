@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tacit.cli import interrupts
 from tacit.cli.flags import parse
 from tacit.core import BadInput, Json, check_number
 
@@ -167,7 +168,7 @@ def serve(args: Sequence[str]) -> None:
         None if given.max_norm == "median" else given.max_norm,
     )
     experiment = RunDir.open(what).experiment() if what.is_dir() else read_experiment(what)
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.in_order()
     with telling_if_stopped(), watcher(name_of(experiment.method), given.track) as watch:
         watch.begin(name_of(experiment.method), experiment.method.rounds)
         done = (
@@ -180,10 +181,6 @@ def serve(args: Sequence[str]) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def _interrupt(signal: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,19 @@ def rounds_in(lines: Iterable[Release]) -> set[int]:
     return {t for line in lines for first, last in line.rounds for t in range(first, last + 1)}
 
 
+def answered_in(lines: Iterable[Release]) -> set[int]:
+    """Return the rounds in which a client has answered, as far as its figure depends on them.
+
+    A line of no privacy for an example makes every figure infinite. It may be about metrics of a
+    personal model, which belong to the round that comes next.
+    """
+    return rounds_in(
+        line
+        for line in lines
+        if not (isinstance(line.event, NonPrivate) and line.unit == "example")
+    )
+
+
 def kind(line: Release) -> tuple[Any, ...]:
     """Return what an accountant looks at; why something is not private makes no difference."""
     event = NonPrivate("") if isinstance(line.event, NonPrivate) else line.event

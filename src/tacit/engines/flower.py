@@ -43,8 +43,9 @@ from tacit.core import (
 )
 from tacit.core.data import Examples
 from tacit.data.examples import Pool
-from tacit.engines.asked import missing, odd, rounds_in
+from tacit.engines.asked import answered_in, missing, odd, rounds_in
 from tacit.engines.attendance import Attendance
+from tacit.engines.blame import Step
 from tacit.engines.config import Config
 from tacit.engines.facts import Facts
 from tacit.engines.messages import LONGEST_HEAD, NO_REPORT, Answer, Head, Refusal, plain_words
@@ -214,6 +215,7 @@ class Sites(Engine):
         self.carried_down = 0
         self.carried_up = 0
         self.asked: Call[Any] | None = None  # what is sent next
+        self.step: Step | None = None  # of the method that is under way
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
         """Run a task at the coordinator."""
@@ -228,7 +230,43 @@ class Sites(Engine):
         self.asked = call
         return super().packed(call)
 
+    def advance(self, step: Callable[[], T]) -> T:
+        """Make one step of a method's own code; who sends what it cannot work with is left out."""
+        if self.ours:
+            return step()
+        before = dict(self.accepted), dict(self.failed), self.bytes_up, self.bytes_down
+        self.step = Step(self.sites)
+        try:
+            while True:
+                try:
+                    done = step()
+                    self._note_use(self.step)
+                    return done
+                except BudgetReached:
+                    raise
+                except Exception as e:
+                    self.step.fail(e)
+                accepted, failed, self.bytes_up, self.bytes_down = before
+                self.accepted, self.failed = dict(accepted), dict(failed)
+        finally:
+            self.step = None
+
+    def _note_use(self, step: Step) -> None:
+        """Remember who has sent what the method could not work with."""
+        blamed = step.blamed()
+        for client in step.answered() - blamed:
+            self.attendance.answered(client, "use")
+        for client in blamed:
+            self.attendance.missed(client, "use", step.round)
+
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
+        """Send to every site that is connected, unless this step of the method is done again."""
+        if kind != "ask" or self.step is None:
+            return self._exchange(kind, call, heads)
+        known = self.step.again(call, heads)
+        return known or self.step.note(call, heads, self._exchange(kind, call, heads))
+
+    def _exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
         """Send to every site that is connected.
 
         A missing, late or bad answer costs that site the round, and nothing else. What a site says
@@ -332,7 +370,7 @@ class Sites(Engine):
         told = [line for line in (*self._of(head.client), *lines) if line.owner == owner]
         if self.ours or head.round in rounds_in(line for line in lines if line.owner == owner):
             return False
-        expected = self.config.expected(head.client, rounds_in(told) | {head.round})
+        expected = self.config.expected(head.client, answered_in(told) | {head.round})
         return tests or not expected or bool(missing(expected, told, head.round))
 
     def _of(self, client: ClientId) -> Iterator[Release]:
@@ -345,7 +383,7 @@ class Sites(Engine):
         if not self.ours:
             for client in self.everyone:
                 known = [line for line in self.ledger if line.owner == client]
-                expected = self.config.expected(client, rounds_in(known))
+                expected = self.config.expected(client, answered_in(known))
                 self.learn(missing(expected, known, round))
 
     def _hold(self, client: ClientId, round: int, answer: Used, call: Call[object]) -> None:
@@ -356,7 +394,7 @@ class Sites(Engine):
         """
         self.learn(answer.ledger)
         known = [line for line in self.ledger if line.owner == client]
-        expected = self.config.expected(client, rounds_in(known) | {round})
+        expected = self.config.expected(client, answered_in(known) | {round})
         if answer.silent and not (expected and Task.registry[call.task].at == "client"):
             self.learn([_untold(client, round, call)])
         elif answer.silent or odd(answer.ledger, expected, client):

@@ -195,6 +195,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     for other in inherited:
         other.close()  # else this process would hold the lines of its siblings open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     keep_memory()
     own_code.load_again(modules)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tacit.codec import pack, unpack
@@ -16,13 +17,17 @@ def drive(
     s: object,
     *,
     on_step: Callable[[Any], None] = lambda s: None,
+    advance: Callable[[Callable[[], Any]], Any] = lambda step: step(),
     stop_after: int | None = None,
 ) -> Any:
-    """Return the last state; ``on_step`` is called with each new one, and may save it."""
+    """Return the last state; ``on_step`` is called with each new one, and may save it.
+
+    ``advance`` makes each step; it may make it again, with other replies.
+    """
     mark, s = _saved(s)
     steps = 0
     while steps != stop_after:
-        following = next(method.run(cohort, s), None)
+        following = advance(partial(_following, method, cohort, s))
         if following is None:
             break
         s, following = following, None  # one of them at a time: they are as large as the model
@@ -32,6 +37,10 @@ def drive(
         on_step(s)
         steps += 1
     return s
+
+
+def _following(method: Method, cohort: Cohort, s: object) -> Any:
+    return next(method.run(cohort, s), None)
 
 
 def _saved(s: Any) -> tuple[bytes, Any]:

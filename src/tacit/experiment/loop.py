@@ -96,8 +96,9 @@ def _rounds(recorder: Recorder) -> None:
     """Go on from where the run stands; states are held nowhere else, as they may be large."""
     start = [_start(recorder)]
     method, directory = recorder.venue.experiment.method, recorder.directory
+    engine = recorder.engine
     try:
-        drive(method, recorder.engine, start.pop(), on_step=recorder.step)
+        drive(method, engine, start.pop(), on_step=recorder.step, advance=engine.advance)
     finally:  # however it ends, the model is that of the last checkpoint
         saved = directory.checkpoint()
         s = saved[0] if saved else codec.unpack(recorder.unsaved)
