@@ -283,6 +283,20 @@ def test_a_run_that_goes_back_has_released_more_by_then(runs, tmp_path, capsys):
     assert same_outcome(now, whole, went_back=True)
 
 
+def test_two_documents_of_one_place_in_each_others_are_refused(runs, tmp_path):
+    run = fresh(runs / "server" / "after-3", tmp_path / "run")
+    requests = sorted(run.rglob("requests.json"))[0]
+    mark = requests.with_name("ledger.mark")
+    blobs = requests.read_bytes(), mark.read_bytes()
+    requests.write_bytes(blobs[1])
+    mark.write_bytes(blobs[0])
+    with pytest.raises(Damaged, match="another document"):
+        RunDir.open(run).ledger()
+    mark.write_bytes(blobs[1])
+    with pytest.raises(TacitError):
+        tacit.resume(run)
+
+
 def test_every_file_of_a_finished_run_is_verified(runs, tmp_path, capsys):
     for file in ("model.safetensors", "metrics.jsonl", "config.toml", "ledger.jsonl"):
         run = fresh(runs / "server" / "whole", tmp_path / "run")

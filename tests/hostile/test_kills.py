@@ -55,6 +55,9 @@ def children(pid):
 
 
 def said(ledger):
+    """Return what a ledger costs; nothing at all while it is empty, as before the first answer."""
+    if not len(ledger):
+        return 0.0
     return privacy.epsilon(ledger, unit="example", observer="server", delta=1e-5, quick=True)
 
 
@@ -285,7 +288,8 @@ def kill_sites(folder, rng, kills):
     answered, least = 0, 0.0
     for _ in range(kills):
         answered = kill_site(folder, rng, answered)
-        now = spent(folder)  # which verifies all of it
+        spent(folder)  # which verifies all of it
+        now = said(ledger(a_site(folder)))
         assert now >= least, "a kill made the figure smaller"
         least = now
         told = ledger(a_site(folder))
@@ -344,6 +348,7 @@ def whole(tmp_path_factory):
 # ---- coordinator, Flower's server and sites, over TLS
 
 ROUNDS = 12
+ENDED = "Flower's server ended while it was started\n"
 
 
 class Fork(Hospitals):
@@ -373,8 +378,11 @@ class Federation:
     def run(self, out, kills):
         """Run to the end, with at most so many kills; return how many there were."""
         at, done, least = self.at, 0, {}
-        server = at.serve(self.experiment, out=out, deadline=30)
-        while server.poll() is None:
+        server = self.serve(out)
+        while server.poll() in (None, 1):
+            if server.poll() == 1:  # it was about to start when Flower's server was killed
+                assert at.log(out).endswith(ENDED), at.log(out)
+                server = self.serve(out)
             time.sleep(self.rng.uniform(0.2, 8.0))
             self.check_figures(out, least)
             if done < kills and server.poll() is None:
@@ -396,10 +404,14 @@ class Federation:
                 os.kill(self.at.superlink(out), signal.SIGKILL)
         else:
             server.kill()
-            begun = (self.at.folder / out / "config.toml").exists()
-            what = self.at.folder / out if begun else self.experiment
-            return self.at.serve(what, out=out, deadline=30)
+            return self.serve(out)
         return server
+
+    def serve(self, out):
+        """Start the coordinator of a run, or go on with it."""
+        begun = (self.at.folder / out / "config.toml").exists()
+        what = self.at.folder / out if begun else self.experiment
+        return self.at.serve(what, out=out, deadline=30)
 
     def check_figures(self, out, least):
         """No figure is smaller than it was, at the coordinator or at a site."""

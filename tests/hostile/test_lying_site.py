@@ -223,6 +223,8 @@ LIES = {
     "z = -1": (lines(replace(FREE, event=Gaussian(-1.0))), "z"),
     "z = NaN": (lines(replace(FREE, event=Gaussian(math.nan))), "z"),
     "z = Infinity": (lines(replace(FREE, event=Gaussian(math.inf))), "z"),
+    "z = 1e308": (lines(replace(FREE, event=Gaussian(1e308))), "z"),
+    "z = 1e-300": (lines(replace(FREE, event=Gaussian(1e-300))), "z"),
     "z = a word": (lines(replace(FREE, event=Gaussian("big"))), "z"),
     "epsilon = -10": (lines(replace(FREE, event=Pure(-10.0))), "epsilon"),
     "b = -1": (lines(replace(FREE, event=Laplace(-1.0))), "b"),

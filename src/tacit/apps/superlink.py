@@ -58,6 +58,7 @@ from tacit.engines.messages import plain_words
 
 START = 60.0  # seconds that Flower may take to start
 GREETING = 30.0  # seconds that a site may take to answer a greeting
+STARTS = 3  # of one that ends before it answers
 RESTARTS = 5  # of Flower's server in a row
 STEADY = 30.0  # seconds after which a restart is no longer one of a row
 BUNDLE = f"""
@@ -120,6 +121,9 @@ class Link:
         self._start()
         try:
             self._open()
+        except httpx.HTTPError:
+            self.__exit__()
+            raise LinkLost("Flower's server ended while it was started") from None
         except BaseException:
             self.__exit__()
             raise
@@ -144,7 +148,20 @@ class Link:
         self.gate.serve(self.host, self.port)
 
     def _start(self) -> None:
-        """Start Flower's server and wait until it answers."""
+        """Start Flower's server and wait until it answers; one that ends before is started again.
+
+        It may have been killed; but not for ever, as it may also find what it cannot work with.
+        """
+        for _ in range(STARTS):
+            self._launch()
+            if self._answers():
+                return
+            if self._process.poll() is None or self._closing.is_set():
+                break
+        self._process.kill()
+        raise LinkLost(f"Flower's server did not start; see {self.folder / 'superlink.log'}")
+
+    def _launch(self) -> None:
         host, _, port = self.inside.rpartition(":")
         command = [sys.executable, "-c", SUPERLINK, str(os.getpid())]
         # without TLS: it is reached over loopback alone, where the gate signs for the sites
@@ -171,19 +188,18 @@ class Link:
                 start_new_session=True,
             )
         (self.folder / "superlink.pid").write_text(str(self._process.pid))
-        self._await_start()
 
-    def _await_start(self) -> None:
+    def _answers(self) -> bool:
+        """Wait until Flower's server answers, and tell whether it does."""
         end = time.monotonic() + START
         with httpx.Client(trust_env=False) as probe:  # is it there? nothing is sent
             while self._process.poll() is None and time.monotonic() < end:
                 try:
                     probe.get(f"http://{self.inside}/health")
-                    return
+                    return True
                 except httpx.TransportError:
                     time.sleep(0.1)
-        self._process.kill()
-        raise LinkLost(f"Flower's server did not start; see {self.folder / 'superlink.log'}")
+        return False
 
     def _client(self, cls: Any, *interceptors: Any) -> Any:
         version = RuntimeVersionHttpInterceptor(component_name="tacit")

@@ -147,8 +147,8 @@ def check_line(line: object, head: Head, last: int) -> None:
     _check_rounds(line, last)
     check_number("ledger.q", line.sampling.q, above=0, at_most=1)
     for name, value in vars(line.event).items():
-        if isinstance(value, int | float):
-            check_number(f"ledger.{name}", value, at_least=0, below=math.inf)
+        if isinstance(value, int | float) and value != 0:
+            check_number(f"ledger.{name}", value, at_least=1 / LARGEST, at_most=LARGEST)
     if line.sampling.law != "everyone" and not isinstance(line.event, Gaussian):
         raise BadInput(f"ledger: no accountant for a subsampled {type(line.event).__name__}")
     _check_readable(line)

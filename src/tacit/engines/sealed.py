@@ -105,7 +105,10 @@ class Log:
         raise Damaged(f"{self.file}: {_wrong(marks, lines)}")
 
     def _mark_on_disk(self) -> Json | None:
-        return read_sealed(self.mark_file, self.place)
+        raw = read_sealed(self.mark_file, self.place)
+        if raw is not None and "lines" not in raw:
+            raise Damaged(f"{self.mark_file}: another document of the same place")
+        return raw
 
     def known(self) -> Mark:
         """Return where the log stands, reading it if need be."""

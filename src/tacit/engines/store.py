@@ -144,6 +144,8 @@ class Draws:
     def _read(self) -> None:
         raw = None if self.file is None else read_sealed(self.file, self.place)
         if raw is not None:
+            if "known" not in raw:
+                raise Damaged(f"{self.file}: another document of the same place")
             self.count, self.known = raw["writes"], raw["known"]
 
     def _write(self, known: dict[str, list[str]]) -> None:
