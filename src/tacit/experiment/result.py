@@ -64,9 +64,8 @@ class Run:
     def client_gigabytes_up(self) -> float:
         """The same of one client that took part in every round, as that table counts."""
         s = self.experiment.setting
-        return self.gigabytes_up / (
-            self.experiment.method.per_round or clients_of(s.split, s.clients)
-        )
+        clients = s.clients if s.at_sites else clients_of(s.split, s.clients)
+        return self.gigabytes_up / (self.experiment.method.per_round or clients)
 
     def reached(self, accuracy: float) -> Json | None:
         """Return the first round with an accuracy, and what was claimed and spent by then.
