@@ -50,6 +50,17 @@ def test_tests_that_sharp_edges_name_are_there() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_promises_about_sites_name_tests_that_are_there() -> None:
+    text = (ROOT / "docs/sites.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", text, flags=re.M | re.S))
+    assert [title for title, said in sections.items() if "`tests/" not in said] == []
+    events = [row for row in sections["When something fails"].splitlines() if row[:2] == "| "]
+    assert all("`tests/" in row for row in events[1:])
+    for path, test in re.findall(r"`(tests/[^`:]*)(?:::([^`]*))?`", text):
+        assert (ROOT / path).exists(), path
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8") or not test, test
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_links_to_headings_lead_to_one(name: str) -> None:
     page = ROOT / name
