@@ -2,7 +2,7 @@
 
 PFLDyn whose updates are compressed layer by layer, then noised.
 
-`paper`: to the letter. Rates follow from the last global update; nothing is clipped, so the ledger
+`paper`: as printed. Rates follow from the last global update; nothing is clipped, so the ledger
 says inf. Certified, with mu (or eps) for all rounds of a client together, `unit = "example"`,
 `unit = "client"`, or with `observer = "clients"` noise on the sum of the clipped updates: against
 the server that holds only if secure aggregation shows it nothing but the sum, an assumption. Each

@@ -127,6 +127,14 @@ def test_the_predicted_cost_is_what_is_spent():
         assert got <= want + 1e-9 or method.large_join
 
 
+def test_large_clients_join_phase_2_only_where_they_are_asked_to():
+    sizes = {"a": 2500, "b": 2500, "c": 1000, "d": 1000, "e": 1000}
+    for mode in ("certified", "paper"):
+        alone, joined = (KDDPFL(mode=mode, large_join=join).turns(sizes) for join in (False, True))
+        assert list(alone.pool) == ["c", "d", "e"]
+        assert sorted(joined.pool) == ["a", "b", "c", "d", "e"]
+
+
 # ---- the paper, line by line
 # -----------------------------------------------------------------------------------------
 
@@ -296,3 +304,26 @@ def test_a_run_says_what_each_group_pays(tmp_path, capsys):
     assert np.isclose(
         tacit.resume(tmp_path / "r").final["groups"]["general"]["epsilon"], 4.0, rtol=0.01
     )
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        {"epsilon": 1.0},  # 2a, 3
+        {"per_round": 0},  # 2b: everybody
+        {"per_round": 0, "large_join": True},  # 3, the second comparison
+        {"ratio": 0.1},  # 4
+        {"eps_1": 1000.0},  # 5, 6
+    ],
+    ids=str,
+)
+def test_paper_mode_runs_in_the_settings_of_every_figure(figure, tmp_path):
+    """All rounds are done, what the paper counts is eps_2, and the model is finite."""
+    method = KDDPFL(mode="paper", rounds=2, per_round=3, C=0.01, teacher=SGD(epochs=1))
+    method = replace(method, **figure)
+    s, engine = run(method, tmp_path)
+    assert s.round == 2
+    assert s.spent == pytest.approx(method.budgets[1])
+    assert all(torch.isfinite(v).all() for v in s.x.values())
+    noised = {line.owner for line in engine.ledger if line.what == "kd_dpfl weights"}
+    assert noised & set(LARGE) == (set(LARGE) if method.large_join else set())
