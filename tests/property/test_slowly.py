@@ -15,7 +15,7 @@ import tacit
 from tacit.core import BadInput
 from tacit.data.examples import Dataset, Examples
 from tacit.privacy import check_network
-from tacit.privacy.checks import cross_entropies
+from tacit.privacy.losses import cross_entropies
 from tacit.privacy.perexample import HAIR, clipped_sum
 from tacit.privacy.slowly import gradients, is_slow
 

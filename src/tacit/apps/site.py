@@ -93,6 +93,8 @@ class Site:
 
     def __post_init__(self) -> None:
         len(METHODS)  # their tasks must be known here before anybody asks for one
+        if self.dataset.goal != "classes":
+            raise BadInput(f"task = {self.dataset.goal!r}: sites predict classes, and nothing else")
         if self.dataset.inferred:
             raise BadInput(
                 "classes: must be stated; those found in the data tell of single records"

@@ -59,7 +59,7 @@ class Suggesting:
 
 def _percent(line: Json) -> str:
     if line["accuracy"] is None:
-        return ""
+        return f"mean squared error {line['mse']:.4g}" if "mse" in line else ""
     noise = f" ± {100 * line['noise']:.1f} (noisy)" if "noise" in line else ""
     return f"accuracy {100 * line['accuracy']:.1f}%{noise}"
 
@@ -109,7 +109,7 @@ class Bar:
     def finished_round(self, line: Json, rounds: int) -> None:
         """Move to the end of a round."""
         self.round = line["round"]
-        if line["accuracy"] is not None:
+        if line["accuracy"] is not None or "mse" in line:
             self.note = f"{_percent(line)}  {_epsilon(line)}"
         self.progress.update(self.task, completed=self.round, round=self.round, note=self.note)
 

@@ -274,6 +274,10 @@ def conclude(done: Run) -> None:
         print(f"files in {done.folder}")
         return
     print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
+    if "mse" in final:
+        _say_privacy(done)
+        print(f"files in {done.folder}")
+        return
     metric = done.experiment.setting.metric
     if metric != "accuracy" and metric in final:
         print(f"{WORDS[metric]} {100 * final[metric]:.2f}%")
@@ -311,6 +315,9 @@ def _conclude_stopped(done: Run) -> None:
 
 def _accuracy_line(final: Json) -> str:
     """Say how good the shared model is, or how good the clients' own are and how they differ."""
+    if "mse" in final:
+        off = ", ".join(f"{name} {error:.4g}" for name, error in final["mae"].items())
+        return f"mean squared error {final['mse']:.4g} (scaled), mean absolute error: {off}"
     if not final["personal"]:
         noise = f" ± {100 * final['noise']:.2f} by the noise of reports" if "noise" in final else ""
         return f"accuracy {100 * final['accuracy']:.2f}%{noise}"

@@ -20,6 +20,8 @@ def load_stated(name_or_path: str, classes: str, reading: Reading | None = None)
             "--schema: is a draft: its ranges and categories are of private data; put public ones "
             "in their place and delete the line `draft = true`"
         )
+    if dataset.goal != "classes":
+        raise BadInput(f"task = {dataset.goal!r}: must be classes, for sites and synthetic copies")
     if dataset.inferred:
         raise BadInput(
             "--classes: needed, since those found in the data would tell of single records; write "

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Type
 import numpy as np
 from torch import nn
 
-from tacit.core.data import LocalData, Pool
+from tacit.core.data import Goal, LocalData, Pool
 from tacit.core.errors import BadInput
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
 from tacit.core.names import ClientId
@@ -55,6 +55,7 @@ class Client:
     examples: int | None = None  # how many it has to train on, whichever of them a task picks
     # that ``model`` computes in, and other networks that a task makes, where it does not clip
     precision: Literal["f32", "bf16"] = "f32"
+    goal: Goal = "classes"  # what is predicted
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.core.client import Client
 from tacit.core.cohort import Cohort
-from tacit.core.data import Examples
+from tacit.core.data import Examples, Goal
 from tacit.core.errors import BadInput
 from tacit.core.ledger import NonPrivate, Observer, Release, Unit
 from tacit.core.names import ClientId
@@ -86,6 +86,9 @@ class Method(ABC):
 
     pooled: ClassVar[bool] = False
     """One client holds everybody's data: a ceiling to compare with."""
+
+    goals: ClassVar[tuple[Goal, ...]] = ("classes",)
+    """What it can predict: with others than classes, its clients train by ``SGD`` alone."""
 
     needs_public: ClassVar[bool] = False
     """Needs examples that belong to nobody, which some splits set aside."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core.data import IntArray
+from tacit.core.data import Goal, IntArray
 from tacit.data.schema import Schema
 
 
@@ -17,7 +17,7 @@ class Examples:
     """Inputs and labels, row by row."""
 
     x: Tensor  # uint8 images (n, channels, height, width), or float32 features (n, ...)
-    y: Tensor  # int64 labels (n,)
+    y: Tensor  # int64 labels (n,); of other goals than classes float32 (n, labels)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -77,6 +77,8 @@ class Dataset:
     owners: Owners | None = None  # for the split by:COLUMN
     # of a table: the names of the numbers of an input, in order
     columns: tuple[str, ...] = ()
+    # what is predicted; of other goals than classes, ``classes`` are the names of the labels
+    goal: Goal = "classes"
 
     @property
     def shape(self) -> tuple[int, ...]:

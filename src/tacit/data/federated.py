@@ -18,6 +18,8 @@ from tacit.data.examples import Dataset, Examples, Owners, Pool, union
 from tacit.data.places import Keys, keys, places
 from tacit.data.splits import SPLITS, Split, is_own_split, owner_column, split
 
+WITHOUT_CLASSES = ("iid", "quantity", "feature-noise")  # schemes that look at no class
+
 
 @dataclass(frozen=True)
 class LocalData:
@@ -175,6 +177,8 @@ class Federation:
 
     def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return how many training examples of each class (column) each client (row) holds."""
+        if self.dataset.goal != "classes":  # there is one kind of examples
+            return np.array([[len(rows)] for rows in self.split.train], np.int64)
         y = self.dataset.train.y.numpy()
         return np.stack(
             [np.bincount(y[rows], minlength=len(self.dataset.classes)) for rows in self.split.train]
@@ -240,16 +244,28 @@ def federate(dataset: Dataset, scheme: str, *, clients: int, seed: int) -> Feder
         for use, part in parts.items()
         if dataset.own
     ]
+    if dataset.goal != "classes" and scheme.partition(":")[0] not in WITHOUT_CLASSES:
+        allowed = ", ".join(WITHOUT_CLASSES)
+        raise BadInput(f"split = {scheme!r}: divides by class; for {dataset.goal}: {allowed}, by")
+    train, test = (_kinds(dataset, part) for part in parts.values())
     divided = split(
         scheme,
-        dataset.train.y.numpy(),
-        dataset.test.y.numpy(),
+        train,
+        test,
         clients=clients,
-        classes=len(dataset.classes),
+        classes=len(dataset.classes) if dataset.goal == "classes" else 1,
         seed=seed,
         places=(own[0], own[1]) if own else None,
     )
     return Federation(dataset, divided, seed)
+
+
+def _kinds(dataset: Dataset, part: Examples) -> IntArray:
+    """Return the class of each record, all the same where there are no classes."""
+    if dataset.goal != "classes":
+        return np.zeros(len(part), np.int64)
+    y: IntArray = part.y.numpy()
+    return y
 
 
 def _by_owner(dataset: Dataset, column: str) -> Split:

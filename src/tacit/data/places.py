@@ -57,7 +57,14 @@ def _digests(examples: Examples, classes: Sequence[str]) -> Iterator[bytes]:
     values = examples.x.numpy()
     if values.dtype != np.uint8:
         values = values.astype("<f4") + np.float32(0.0)  # there is one zero, not two
-    names = [name.encode() for name in classes]
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
-    for row, label in zip(rows, examples.y.tolist(), strict=True):
-        yield hashlib.blake2b(row.tobytes() + names[label], digest_size=16).digest()
+    for row, label in zip(rows, _labels(examples, classes), strict=True):
+        yield hashlib.blake2b(row.tobytes() + label, digest_size=16).digest()
+
+
+def _labels(examples: Examples, classes: Sequence[str]) -> list[bytes]:
+    """Return each record's label as bytes: the name of its class, or its numbers."""
+    if examples.y.is_floating_point():
+        return [row.tobytes() for row in examples.y.numpy().astype("<f4") + np.float32(0.0)]
+    names = [name.encode() for name in classes]
+    return [names[label] for label in examples.y.tolist()]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.core.data import Goal
 from tacit.core.errors import BadInput
 from tacit.data.columns import own_encoder
 from tacit.data.schema import Encoded, Schema, read_schema
@@ -23,6 +24,7 @@ class Reading:
     schema: str = ""  # a schema file, which says all of this
     encoder: str = ""  # the user's own encoder of texts, if the schema names one
     owner: str = ""  # the column that says whose row it is; no feature
+    task: Goal = "classes"  # what is predicted; the schema says it, if there is one
 
     def __post_init__(self) -> None:
         for what in ("label", "columns"):
@@ -30,6 +32,8 @@ class Reading:
                 raise BadInput(
                     f"{what} = {getattr(self, what)!r}: the schema says it; leave it out"
                 )
+        if self.schema and self.task != "classes":
+            raise BadInput(f"task = {self.task!r}: the schema says it; leave it out")
         if self.encoder and not self.schema:
             raise BadInput(f"encoder = {self.encoder!r}: is for columns of texts in a schema")
 

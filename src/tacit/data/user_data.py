@@ -23,7 +23,7 @@ from tacit.core.errors import BadInput
 from tacit.data.examples import Dataset, Examples, Owners
 from tacit.data.labels import Labels, Stated, numbered, told
 from tacit.data.places import places
-from tacit.data.reading import Reading
+from tacit.data.reading import Reading, listed
 from tacit.data.tables import Table, check_header, is_table, parquet_table, read_table, some
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def load_own(
         raise BadInput(f"classes = {FOLDERS!r}: {path} is no folder of images; name the classes")
     if reading.schema:
         return _by_schema(path, reading, seed, classes)
+    if reading.task != "classes":
+        return _of_numbers(path, column, reading, seed)
     stated = None if classes is None else told(classes)
     parts = _read(path, reading.label or column, reading)
     return _dataset(path.stem, str(path), parts, seed=seed, classes=stated)
@@ -115,7 +117,33 @@ def _by_schema(path: Path, reading: Reading, seed: int, classes: Stated | None) 
         inferred=schema.draft,
         schema=schema,
         owners=owners,
+        goal=schema.task,
     )
+
+
+def _of_numbers(path: Path, column: str, reading: Reading, seed: int) -> Dataset:
+    """Return a plain table whose labels are numbers, or 0 and 1, as they are."""
+    if not is_table(path):
+        raise BadInput(f"task = {reading.task!r}: {str(path)!r} must be a .csv or .parquet")
+    table, labels = read_table(path), listed(reading.label) or [column]
+    for name in labels:
+        _check_label_in(path, list(table.columns), name)
+    others = replace(reading, drop="", label="")
+    names = [
+        name
+        for name in others.features(path, list(table.columns), labels[0])
+        if name not in (*labels, *listed(reading.drop))
+    ]
+    if not names:
+        raise BadInput(f"{path}: no features: must have a column of numbers besides the labels")
+    x, y = (np.array([numbers_in(table, n) for n in of], np.float32).T for of in (names, labels))
+    if reading.task == "multilabel" and not np.isin(y, (0, 1)).all():
+        row, at = (int(i) for i in np.argwhere(~np.isin(y, (0, 1)))[0])
+        raise BadInput(f"{table.spot(row)}: {labels[at]} = {y[row, at]:g}: must be 0 or 1")
+    both = Examples(_inputs(x, str(path), False), torch.from_numpy(np.ascontiguousarray(y)))
+    (train, test), rows = _split(both, labels, str(path), seed)
+    owners = _owners(reading.owners(table), rows)
+    return Dataset(path.stem, train, test, tuple(labels), owners=owners, goal=reading.task)
 
 
 def _owners(cells: Sequence[str] | None, rows: Sequence[Tensor]) -> Owners | None:

@@ -103,6 +103,7 @@ class World:
             classes=self.classes,
             examples=len(own),
             precision=self.precision,
+            goal=self.federation.dataset.goal,
         )
 
     @cached_property
@@ -153,6 +154,7 @@ class World:
                 task=call.task,
                 classes=self.classes,
                 precision=self.precision,
+                goal=d.goal,
             )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent

@@ -16,10 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tacit import codec
-from tacit import data as data_room
 from tacit.core import BadInput, BudgetReached, TacitError, check_choice, check_number
 from tacit.data.examples import Dataset
-from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
+from tacit.experiment.config import (
+    Experiment,
+    Setting,
+    check_compared,
+    dataset_of,
+    found_anywhere,
+    setting_from,
+    shows_setting,
+)
 from tacit.experiment.curves import html_table, over_rounds
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.plan import Plan
@@ -197,9 +204,8 @@ def start_comparison(
     """Start a comparison in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = dataset_of(plan.setting)
-        plan = replace(
-            plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
-        )
+        check_compared(dataset)
+        plan = replace(plan, setting=found_anywhere(plan.setting))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():

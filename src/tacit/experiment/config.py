@@ -9,12 +9,14 @@ import inspect
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from tacit import data as data_room
 from tacit.compress import Compressor
 from tacit.core import Aggregate, BadInput, Json, Method, check_choice, check_number
+from tacit.core.data import Goal
 from tacit.core.toml import toml_value
 from tacit.data import Dataset, Reading, load
 from tacit.data.splits import clients_of, owner_column
@@ -73,6 +75,8 @@ class Setting:
     schema: str = ""
     # your own encoder of texts, as module:function, where the schema names it
     encoder: str = ""
+    # what own data without a schema predict: classes, numbers, or yes or no for each of labels
+    task: Goal = "classes"
 
     @property
     def at_sites(self) -> bool:
@@ -117,6 +121,18 @@ def dataset_of(setting: Setting) -> Dataset:
     return load(setting.data, classes=setting.classes or None, reading=reading_of(setting))
 
 
+def found_anywhere(setting: Setting) -> Setting:
+    """Return a setting whose files are found from any folder."""
+    schema = str(Path(setting.schema).expanduser().resolve()) if setting.schema else ""
+    return replace(setting, data=data_room.anywhere(setting.data), schema=schema)
+
+
+def check_compared(dataset: Dataset) -> None:
+    """Refuse to compare by accuracy what has none."""
+    if dataset.goal != "classes":
+        raise BadInput(f"task = {dataset.goal!r}: tables of several runs are of classes; use run")
+
+
 def reading_of(setting: Setting) -> Reading:
     """Return how a setting says that a table is to be read."""
     return Reading(
@@ -126,6 +142,7 @@ def reading_of(setting: Setting) -> Reading:
         setting.schema,
         setting.encoder,
         owner_column(setting.split),
+        setting.task,
     )
 
 

@@ -13,10 +13,19 @@ import numpy as np
 import torch
 
 from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, task
+from tacit.data.examples import Dataset
 from tacit.data.federated import Federation
 from tacit.engines.server import Engine
 from tacit.experiment.metrics import confusion, measures
-from tacit.experiment.scoring import Evaluation, Scored, Tally, counted, counted_apart, score_with
+from tacit.experiment.scoring import (
+    Errors,
+    Evaluation,
+    Scored,
+    Tally,
+    counted,
+    counted_apart,
+    score_with,
+)
 from tacit.local.sgd import network
 
 
@@ -40,7 +49,7 @@ def evaluate(
     parts: int,
     *,
     detailed: bool = False,
-) -> Evaluation:
+) -> Evaluation | Errors:
     """Evaluate a state; the test set is divided into ``parts`` that are scored in parallel.
 
     ``detailed`` measures more than what follows from counts.
@@ -52,7 +61,32 @@ def evaluate(
     plain = method.answers == "network"
     more = {"detailed": detailed}
     call = score(x=s.x, **more) if plain else score_with_method(method=method, s=s, **more)
-    return _shared(engine.look(call, ids, s.round), federation)
+    scored = engine.look(call, ids, s.round)
+    if federation.dataset.goal != "classes":
+        return of_numbers(scored, federation.dataset)
+    return _shared(scored, federation)
+
+
+def of_numbers(scored: dict[ClientId, Scored], dataset: Dataset) -> Errors:
+    """Return how far predictions are off, or how many labels are right."""
+    given = torch.cat([part.predicted for part in scored.values()])
+    loss = sum(part.loss for part in scored.values()) / len(given)
+    y = dataset.test.y
+    if dataset.goal == "multilabel":
+        right = ((given > 0) == (y > 0.5)).double().mean(0)
+        return Errors(float(loss), dict(zip(dataset.classes, right.tolist(), strict=True)), {})
+    off = (given - y).abs().double().mean(0).tolist()
+    units = [_unit(dataset, name) for name in dataset.classes]
+    mae = {n: d * u for n, d, u in zip(dataset.classes, off, units, strict=True)}
+    return Errors(float(loss), {}, mae)
+
+
+def _unit(dataset: Dataset, label: str) -> float:
+    """Return how much 1 in a target is in the label's own unit."""
+    if dataset.schema is None:
+        return 1.0
+    column = dataset.schema[label]
+    return (column.high - column.low) / 2
 
 
 def _shared(scored: dict[ClientId, Scored], federation: Federation) -> Evaluation:

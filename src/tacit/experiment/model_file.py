@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.core import BadInput, Json, Params, Predictor
+from tacit.core.data import Goal
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.new_inputs import Wanted, as_wanted
@@ -55,6 +56,7 @@ class Description:
     pixels: bool = False  # inputs are whole numbers from 0 to 255, or from 0 to 1
     columns: tuple[str, ...] = ()  # of a table: the names of the numbers of an input
     schema: Json | None = None  # of a table: how its cells become numbers
+    goal: Goal = "classes"  # what is predicted
     seed: int = 0
     method: str = ""
     data: str = ""
@@ -85,6 +87,7 @@ def described(dataset: Dataset, *, method: str, seed: int) -> Description:
         pixels=dataset.train.x.dtype == torch.uint8,
         columns=dataset.columns,
         schema=None if dataset.schema is None else dataset.schema.to_dict(),
+        goal=dataset.goal,
         seed=seed,
         method=method,
         data=dataset.name,
@@ -123,6 +126,11 @@ class Ready(nn.Module):
         Inputs are as they are in the data; what does not fit is refused by
         :class:`tacit.core.BadInput`.
         """
+        if (goal := self.description.goal) != "classes":
+            raise BadInput(
+                f"task = {goal!r}: there are no classes to predict; the model itself, called with "
+                "encoded inputs, gives its numbers"
+            )
         x = as_wanted(inputs, self.description.wanted)
         parts = [torch.zeros(0, len(self.classes))]
         with torch.no_grad():

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from tacit import data as data_room
 from tacit.compress import Compressor
 from tacit.core import (
     Aggregate,
@@ -20,6 +18,7 @@ from tacit.core import (
     Keywords,
     Method,
 )
+from tacit.core.data import Goal
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation, federate
@@ -30,13 +29,14 @@ from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
 from tacit.experiment.calibration import budget_of, calibrated
-from tacit.experiment.config import Experiment, Setting, dataset_of
+from tacit.experiment.config import Experiment, Setting, dataset_of, found_anywhere
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Watcher
+from tacit.methods import METHODS
 from tacit.methods.spec import name_of
 from tacit.models import build, choose
 from tacit.models.precision import chosen
@@ -67,7 +67,7 @@ class Plan:
         s = experiment.setting
         if dataset is None:
             dataset = dataset_of(s)
-            s = replace(s, data=data_room.anywhere(s.data), schema=_absolute(s.schema))
+            s = found_anywhere(s)
         federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
         if experiment.method.pooled:
             federation = federation.pooled()
@@ -81,7 +81,9 @@ class Plan:
         experiment = replace(experiment, method=settled(solved))
         model = build(network or s.model, dataset.shape, len(dataset.classes), s.seed)
         check_aggregate(experiment, len(federation.everyone))
-        check_parts(experiment.method, model, dataset.shape, len(dataset.classes))
+        check_goal(experiment.method, dataset.goal)
+        outputs = len(dataset.classes)
+        check_parts(experiment.method, model, dataset.shape, outputs, dataset.goal)
         warn_of_delta(s.delta, federation.sizes())
         warn_of_classes(dataset)
         device, clips = _device(s.device), experiment.method.per_example
@@ -139,11 +141,6 @@ class Plan:
         return evaluate(method, s, engine, self.federation, parts, detailed=detailed).line()
 
 
-def _absolute(file: str) -> str:
-    """Return the path of a file as it holds in any folder."""
-    return str(Path(file).expanduser().resolve()) if file else ""
-
-
 def _clients(s: Setting, federation: Federation) -> int:
     """Return how many clients the split has; data that say it themselves are not contradicted."""
     if not owner_column(s.split):
@@ -179,13 +176,26 @@ def check_aggregate(experiment: Experiment, clients: int) -> None:
         raise BadInput(f"aggregate = {word!r}: needs {rule.least} clients in a round, has {asked}")
 
 
+def check_goal(method: Method, goal: Goal) -> None:
+    """Refuse a method that predicts nothing but classes where something else is wanted."""
+    if goal not in method.goals:
+        able = [name for name, known in METHODS.items() if goal in known.goals]
+        raise BadInput(
+            f"task = {goal!r}: {name_of(method)} predicts classes; allowed: {', '.join(able)}"
+        )
+
+
 def check_parts(
-    method: Method, model: torch.nn.Module, shape: tuple[int, ...], classes: int
+    method: Method,
+    model: torch.nn.Module,
+    shape: tuple[int, ...],
+    classes: int,
+    goal: Goal = "classes",
 ) -> None:
     """Refuse a network, or features, with which a method's guarantee would not hold."""
     method.check_inputs(shape)
     if method.per_example:
-        check_once(model, shape, classes)
+        check_once(model, shape, classes, goal)
         if words := slow_words(model):
             print(f"note: DP-SGD goes on{words.removeprefix(';')}", file=sys.stderr)
 

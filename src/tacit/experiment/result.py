@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from tacit.experiment.model_file import Ready
 
 
+def _evaluated(line: Json) -> bool:
+    """Tell whether a round was evaluated, by its accuracy or, for numbers, by its errors."""
+    return line["accuracy"] is not None or "mse" in line
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished (or stopped) run, read from its directory."""
@@ -43,7 +48,7 @@ class Run:
     @property
     def final(self) -> Json:
         """The last evaluated line."""
-        return next((line for line in reversed(self.metrics) if line["accuracy"] is not None), {})
+        return next((line for line in reversed(self.metrics) if _evaluated(line)), {})
 
     @property
     def rounds(self) -> int:
@@ -53,7 +58,12 @@ class Run:
     @property
     def accuracy(self) -> float:
         """Accuracy after the last evaluated round, between 0 and 1; NaN if there is none."""
-        return float(self.final.get("accuracy", float("nan")))
+        return float(self.final.get("accuracy") or 0.0) if self._right else float("nan")
+
+    @property
+    def _right(self) -> bool:
+        """Whether there is an accuracy."""
+        return self.final.get("accuracy") is not None
 
     @property
     def gigabytes_up(self) -> float:

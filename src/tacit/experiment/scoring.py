@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.core import Client, ClientId, Json, Predictor
+from tacit.privacy.losses import OF_OUTPUTS
 
 CHUNK = 500  # examples scored at a time
 SHOWN = 100  # with more clients than that, only a summary of them is written
@@ -35,6 +36,8 @@ def score_with(me: Client, predict: Predictor, *, detailed: bool = False) -> Sco
     predicted = [torch.zeros(0, dtype=torch.int64)]
     shares = []
     loss = 0.0
+    if me.goal != "classes":
+        return numbers_with(me, predict)
     with torch.no_grad():
         for start in range(0, len(me.test), CHUNK):
             inputs, labels = me.test.batch(slice(start, start + CHUNK))
@@ -43,6 +46,19 @@ def score_with(me: Client, predict: Predictor, *, detailed: bool = False) -> Sco
             loss += float(F.cross_entropy(scores, labels, reduction="sum"))
             shares += [scores.float().softmax(1).cpu()] if detailed else []
     return Scored(torch.cat(predicted), loss, torch.cat(shares) if shares else None)
+
+
+def numbers_with(me: Client, predict: Predictor) -> Scored:
+    """Return what a model of numbers, or of yes and no, gives for a client's test data."""
+    made = [torch.zeros(0, me.classes)]
+    loss = 0.0
+    with torch.no_grad():
+        for start in range(0, len(me.test), CHUNK):
+            inputs, labels = me.test.batch(slice(start, start + CHUNK))
+            given = predict(inputs).float()
+            made.append(given.cpu())
+            loss += float(OF_OUTPUTS[me.goal](given, labels).sum())
+    return Scored(torch.cat(made), loss)
 
 
 @dataclass(frozen=True)
@@ -176,6 +192,32 @@ class Evaluation:
             "own_data": _spread(list(self.per_client.values())),
         }
         return line | ({"per_client": self.per_client} if len(self.per_client) <= SHOWN else {})
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How good a shared model of numbers, or of yes and no, is on the whole test set."""
+
+    loss: float  # the mean over examples: for numbers the mean squared error, as they are scaled
+    right: dict[str, float]  # yes and no: the share of examples for which each label is right
+    mae: dict[str, float]  # numbers: the mean absolute error, in each label's own unit
+
+    @property
+    def accuracy(self) -> float:
+        """The mean share of right labels; numbers have none."""
+        return float(np.mean(list(self.right.values()))) if self.right else math.nan
+
+    def line(self) -> Json:
+        """Return what goes into metrics.jsonl; numbers have no accuracy."""
+        if not self.right:
+            return {"accuracy": None, "loss": self.loss, "mse": self.loss, "mae": self.mae}
+        return {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "personal": False,
+            "per_label": {name: round(share, 6) for name, share in self.right.items()},
+            "own_data": {},
+        }
 
 
 def _per_class(tally: Tally) -> list[float | None]:

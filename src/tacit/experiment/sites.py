@@ -26,6 +26,7 @@ from tacit.core import (
     Reply,
     task,
 )
+from tacit.core.data import Goal
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
@@ -101,6 +102,8 @@ class AtSites:
         """Prepare an experiment for sites that agree on what their data look like."""
         s, method = experiment.setting, experiment.method
         shape, classes, mean, std = agreed(facts)
+        if (goal := _goal(facts)) != "classes":
+            raise BadInput(f"task = {goal!r}: sites predict classes, and nothing else as yet")
         if method.pooled:
             raise BadInput(
                 "method: wants all data in one place, and the data of sites stay where they are"
@@ -235,6 +238,12 @@ def agreed(facts: Mapping[ClientId, Facts]) -> Agreed:
                     "must be alike"
                 )
     return first.shape, first.classes, first.mean, first.std
+
+
+def _goal(facts: Mapping[ClientId, Facts]) -> Goal:
+    """Return what sites predict, which their schema says."""
+    table = next(iter(facts.values())).table
+    return table.task if table else "classes"
 
 
 def _check_tables(first: Facts, other: Facts) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tacit import data as data_room
 from tacit.core import (
     BadInput,
     BudgetReached,
@@ -36,7 +35,15 @@ from tacit.experiment.compare import (
     write_json,
     write_plan,
 )
-from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
+from tacit.experiment.config import (
+    Experiment,
+    Setting,
+    check_compared,
+    dataset_of,
+    found_anywhere,
+    setting_from,
+    shows_setting,
+)
 from tacit.experiment.curves import html_table, over_rounds
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.result import Run
@@ -265,9 +272,8 @@ def start_sweep(
     """Start a sweep in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = dataset_of(plan.setting)
-        plan = replace(
-            plan, setting=replace(plan.setting, data=data_room.anywhere(plan.setting.data))
-        )
+        check_compared(dataset)
+        plan = replace(plan, setting=found_anywhere(plan.setting))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")
     if folder.exists() and any(folder.iterdir()):

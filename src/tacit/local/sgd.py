@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,11 +33,12 @@ from tacit.core import (
     load_params,
     params_of,
 )
+from tacit.core.data import GOALS, Goal
 from tacit.local import optimizers
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
-from tacit.privacy.checks import cross_entropies
 from tacit.privacy.insides import Memory
+from tacit.privacy.losses import LOSSES
 from tacit.privacy.perexample import clipped_sum
 from tacit.privacy.rules import NoisySteps
 
@@ -50,6 +51,13 @@ Steps = Callable[[list[nn.Parameter]], Iterator[list[Tensor]]]  # the gradient o
 def cross_entropy(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of a batch."""
     return F.cross_entropy(model(inputs), labels)
+
+
+def mean_loss(goal: Goal) -> Loss:
+    """Return the mean loss of a batch, for what is predicted."""
+    if goal == "classes":
+        return cross_entropy
+    return lambda model, inputs, labels: LOSSES[goal](model, inputs, labels).mean()
 
 
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
@@ -119,7 +127,7 @@ class SGD:
         x: Params,
         *,
         grad: Correction | None = None,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         bound: float = 0.0,
         gradients: Steps | None = None,
     ) -> tuple[Params, PublicInt]:
@@ -130,7 +138,7 @@ class SGD:
             x: the first point
             grad: ``grad(g, y)`` lets a method correct each gradient ``g`` at the present point
                 ``y``; both are live tensors
-            loss: of a batch
+            loss: of a batch; None: the mean over its examples, for what is predicted
             bound: clip each example's gradient to it, on batches as usual and without noise, as
                 some papers do; above 0 it proves nothing, and what is trained stays private
             gradients: yields the gradient of each step for the network's weights, where it is not
@@ -171,14 +179,14 @@ class SGD:
         return PublicFloat(self.lr * self.decay**round)
 
     def _gradients(
-        self, me: Client, weights: list[nn.Parameter], loss: Loss, bound: float
+        self, me: Client, weights: list[nn.Parameter], loss: Loss | None, bound: float
     ) -> Iterator[list[Tensor]]:
         """Yield the gradient of each step."""
         if self.clip:
             return self._private(me, weights, loss)
         if bound:
             return self._bounded(me, weights, bound)
-        return self._plain(me, weights, loss)
+        return self._plain(me, weights, loss or mean_loss(me.goal))
 
     def _bounded(
         self, me: Client, weights: list[nn.Parameter], bound: float
@@ -188,7 +196,7 @@ class SGD:
         check_once(me)
         for rows in self.batches(len(me.data), me.rng):
             inputs, labels = me.data.batch(rows)
-            sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, bound)
+            sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, bound)
             yield list(torch._foreach_div([sums[w] for w in weights], float(len(rows))))
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
@@ -197,16 +205,16 @@ class SGD:
             yield list(torch.autograd.grad(loss(me.model, inputs, labels), weights))
 
     def _private(
-        self, me: Client, weights: list[nn.Parameter], loss: Loss
+        self, me: Client, weights: list[nn.Parameter], loss: Loss | None
     ) -> Iterator[list[Tensor]]:
-        if loss is not cross_entropy:
+        if loss is not None:
             raise BadInput(f"sgd.clip = {self.clip:g}: {NOT_A_SUM}")
         check_once(me)
         memory = Memory.of(me.model)
         release = self.noisy_steps(len(me.data)).begin(me)
         for rows in release.samples(len(me.data)):
             inputs, labels = me.data.batch(rows)
-            sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, self.clip)
+            sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])
             yield list(torch._foreach_div(noised, float(self.batch)))
         memory.check(me.model)
@@ -306,6 +314,8 @@ class Trains(Method):
     def __post_init__(self) -> None:
         check_rounds(self.rounds, self.per_round)
 
+    goals: ClassVar[tuple[Goal, ...]] = GOALS
+
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
@@ -324,7 +334,7 @@ def check_once(me: Client) -> None:
 
     Runs are refused before they start; this is for whoever calls a task in another way.
     """
-    checks.check_once(me.model, tuple(me.data.source.x.shape[1:]), me.classes or None)
+    checks.check_once(me.model, tuple(me.data.source.x.shape[1:]), me.classes or None, me.goal)
 
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
@@ -334,7 +344,7 @@ def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))
     memory = Memory.of(me.model)
-    sums, _ = clipped_sum(me.model, cross_entropies, inputs, labels, clip)
+    sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, clip)
     memory.check(me.model)
     return Params(zip(x, (sums[w] for w in weights), strict=True))
 

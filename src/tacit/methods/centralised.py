@@ -23,6 +23,7 @@ from tacit.core import (
     Times,
     check_number,
 )
+from tacit.core.data import GOALS, Goal
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State, train
 
@@ -30,6 +31,7 @@ from tacit.methods.fedavg import State, train
 @dataclass(frozen=True)
 class Centralised(Method):
     pooled: ClassVar[bool] = True
+    goals: ClassVar[tuple[Goal, ...]] = GOALS
     can_follow: ClassVar[bool] = False  # it needs all data
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
     sgd: SGD = field(default_factory=SGD)  # training

@@ -25,6 +25,7 @@ from tacit.privacy.rules import over
 
 @dataclass(frozen=True)
 class Local(Trains):
+    goals = ("classes",)
     answers = "personal"
     shares = False
 

@@ -16,12 +16,13 @@ from functools import partial
 from weakref import WeakSet
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tacit.core import BadInput
+from tacit.core.data import Goal
 from tacit.privacy.insides import Insides
+from tacit.privacy.losses import LOSSES
 from tacit.privacy.perexample import (
     KNOWN,
     CannotClip,
@@ -49,7 +50,12 @@ MIXES = (
 _checked: WeakSet[nn.Module] = WeakSet()
 
 
-def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> str:
+def check_network(
+    model: nn.Module,
+    shape: Sequence[int],
+    classes: int | None = None,
+    goal: Goal = "classes",
+) -> str:
     """Say why a network can train privately, or refuse it and say why not.
 
     The network is left as it is: a copy is tried, on random inputs.
@@ -58,6 +64,7 @@ def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = 
         model: a network from inputs (n, *shape) to scores (n, classes).
         shape: the shape of one input.
         classes: how many classes there are; by default as many as the network has scores.
+        goal: what is predicted: classes, or numbers or yes and no, as many as ``classes`` says.
 
     Returns:
         One sentence that says what was found.
@@ -71,11 +78,11 @@ def check_network(model: nn.Module, shape: Sequence[int], classes: int | None = 
     _check_layers(model)
     for check in (_check_few, _check_full):
         try:
-            _try(check, model, shape, classes, torch.float32)
+            _try(partial(check, goal=goal), model, shape, classes, torch.float32)
         except Mixes as e:
             # rounding may tip a unit of a deep network over, so double precision decides
             try:
-                _try(check, model, shape, classes, torch.float64)
+                _try(partial(check, goal=goal), model, shape, classes, torch.float64)
             except BadInput:
                 raise BadInput(str(e)) from None
     layers = dict(trained_layers(model))
@@ -113,32 +120,38 @@ def _try(
         check(probe, x, classes)
 
 
-def _check_few(model: nn.Module, x: Tensor, classes: int | None) -> None:
+def _check_few(model: nn.Module, x: Tensor, classes: int | None, goal: Goal = "classes") -> None:
     """Refuse what shows with few examples: chance, memory, gradients that are not their own."""
     _check_chance(model)
     scores = _check_forward(model, x, classes)
-    y = torch.randint(0, scores.shape[1], (TRIED,)).to(x.device)
-    check_gradients(model, cross_entropies, x, y)
-    _check_unlike(model, x, scores.shape[1])
+    check_gradients(model, LOSSES[goal], x, _labels(goal, TRIED, scores.shape[1], x))
+    _check_unlike(model, x, scores.shape[1], goal)
 
 
-def _check_unlike(model: nn.Module, x: Tensor, classes: int) -> None:
+def _labels(goal: Goal, n: int, classes: int, like: Tensor) -> Tensor:
+    """Return random labels, classes or columns of 0 and 1."""
+    if goal == "classes":
+        return torch.randint(0, classes, (n,)).to(like.device)
+    return torch.randint(0, 2, (n, classes)).to(like)
+
+
+def _check_unlike(model: nn.Module, x: Tensor, classes: int, goal: Goal) -> None:
     """Refuse a network that mixes examples of unlike sizes, or only when there are many of them.
 
     Scaling by the smallest and largest of a batch shows in neither of few inputs from 0 to 1.
     """
     sizes = torch.logspace(-1, 1, MANY).mul(torch.tensor([1.0, -1.0]).repeat(MANY // 2)).to(x)
     many = _inputs(MANY, x.shape[1:]).to(x) * sizes.view(-1, *(1,) * (x.dim() - 1))
-    y = torch.randint(0, classes, (MANY,)).to(x.device)
+    y = _labels(goal, MANY, classes, x)
     try:
         finite = bool(model(many).isfinite().all())
     except Exception:  # it takes inputs from 0 to 1 alone, such as the numbers of words
         return
     if finite:
-        check_gradients(model, cross_entropies, many, y)
+        check_gradients(model, LOSSES[goal], many, y)
 
 
-def _check_full(model: nn.Module, x: Tensor, classes: int | None) -> None:
+def _check_full(model: nn.Module, x: Tensor, classes: int | None, goal: Goal = "classes") -> None:
     """Refuse a network that mixes examples when they are as many as training takes at a time.
 
     Or when one is far from the others, or with other weights than it begins with: all are drawn
@@ -174,16 +187,16 @@ def _agree(model: nn.Module, together: Tensor) -> bool:
     return True
 
 
-def check_once(model: nn.Module, shape: Sequence[int], classes: int | None = None) -> None:
+def check_once(
+    model: nn.Module,
+    shape: Sequence[int],
+    classes: int | None = None,
+    goal: Goal = "classes",
+) -> None:
     """Refuse a network that cannot train privately; one that was found fine is not tried again."""
     if model not in _checked:
-        check_network(model, shape, classes)
+        check_network(model, shape, classes, goal)
         _checked.add(model)
-
-
-def cross_entropies(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each example."""
-    return F.cross_entropy(model(inputs), labels, reduction="none")
 
 
 # ---- what can be told from the layers

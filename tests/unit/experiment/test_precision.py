@@ -22,7 +22,7 @@ from tacit.methods.spec import method_from_spec
 from tacit.models import build, precision
 from tacit.models.precision import InBf16, chosen, compute_in
 from tacit.privacy import check_network
-from tacit.privacy.checks import cross_entropies
+from tacit.privacy.losses import cross_entropies
 from tacit.privacy.perexample import CannotClip, clipped_sum
 
 SCRIPT = """
@@ -74,7 +74,7 @@ net = build("mlp", (4,), 3, 0)
 compute_in("bf16", net)
 out["scores"] = str(net(torch.rand(2, 4)).dtype)
 try:
-    from tacit.privacy.checks import cross_entropies
+    from tacit.privacy.losses import cross_entropies
     from tacit.privacy.perexample import clipped_sum
     clipped_sum(net, cross_entropies, torch.rand(2, 4), torch.tensor([0, 1]), 1.0)
 except Exception as e:

@@ -23,7 +23,8 @@ from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.spec import method_from_spec
 from tacit.models import build
 from tacit.privacy import check_network
-from tacit.privacy.checks import check_gradients, cross_entropies
+from tacit.privacy.checks import check_gradients
+from tacit.privacy.losses import cross_entropies
 from tacit.privacy.perexample import CannotClip, clipped_sum
 from tacit.synthesis.gan import GAN, Game
 
