@@ -13,7 +13,7 @@ from tacit.core.client import Client
 from tacit.core.cohort import Cohort
 from tacit.core.data import Examples, Goal
 from tacit.core.errors import BadInput
-from tacit.core.ledger import NonPrivate, Observer, Release, Unit
+from tacit.core.ledger import FEDERATION, NonPrivate, Observer, Release, Unit
 from tacit.core.names import ClientId
 from tacit.core.own_code import wire_name
 from tacit.core.params import Params, load_params
@@ -164,14 +164,34 @@ class Method(ABC):
         """
         return Unnoised.of(self)
 
+    def first_rule(self, client: ClientId, n: int, delta: float) -> Accounted | None:
+        """Return the rule of what every client releases once, before the first round, if anything.
+
+        Whether it is sampled in a round or not. Arguments are those of :meth:`rule`.
+        """
+        return None
+
+    def server_rule(self, delta: float) -> Accounted | None:
+        """Return the rule of what the server releases in each round about all clients, if it does.
+
+        Then nobody but the server sees what clients send, and their own rules are not asked.
+        """
+        return None
+
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         """Return what the ledger will say at the end, from public facts only.
 
-        The default asks the :meth:`rule` of every client that takes part.
+        The default asks the rules: of every client at first, then the server's in every round, or
+        else those of the clients that take part.
         """
+        firsts = {c: self.first_rule(c, n, delta) for c, n in sizes.items()}
+        lines = [line for c, rule in firsts.items() if rule for line in rule.lines(c, sizes[c], 1)]
+        if server := self.server_rule(delta):
+            return lines + server.lines(FEDERATION, len(sizes), self.rounds)
         K = max(times.values(), default=0)
         rules = {c: self.rule(c, n, K, delta) for c, n in sizes.items() if times[c]}
-        return [line for c, rule in rules.items() for line in rule.lines(c, sizes[c], times[c])]
+        each = [line for c, rule in rules.items() for line in rule.lines(c, sizes[c], times[c])]
+        return lines + each
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         """Return what the method's paper claims; nothing of it certifies."""

@@ -59,4 +59,5 @@ class Prediction:
 def states_rule(method: Method) -> bool:
     """Tell whether a method says beforehand what its clients release."""
     own = type(method)
-    return own.releases is not Method.releases or own.rule is not Method.rule
+    stated = (own.rule, own.first_rule, own.server_rule, own.releases)
+    return stated != (Method.rule, Method.first_rule, Method.server_rule, Method.releases)

@@ -151,13 +151,13 @@ def _clients(s: Setting, federation: Federation) -> int:
     return found
 
 
-def settled(method: Method) -> Method:
+def settled(of: Method) -> Method:
     """Return a method whose settings that name files hold in every folder."""
-    given: Keywords = {f.name: getattr(method, f.name) for f in fields(method) if f.init}
+    given: Keywords = {f.name: getattr(of, f.name) for f in fields(of) if f.init}
     words: Keywords = {k: anywhere(v) for k, v in given.items() if isinstance(v, str)}
     inner: Keywords = {k: settled(v) for k, v in given.items() if isinstance(v, Method)}
     changed = {k: v for k, v in (words | inner).items() if v != given[k]}
-    return replace(method, **changed) if changed else method
+    return replace(of, **changed) if changed else of
 
 
 def check_aggregate(experiment: Experiment, clients: int) -> None:

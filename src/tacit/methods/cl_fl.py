@@ -17,12 +17,10 @@ from statistics import median
 from typing import Literal, Self
 
 from tacit.core import (
-    FEDERATION,
     Claim,
     Cohort,
     Method,
     Params,
-    Release,
     Sizes,
     Times,
     check_clip,
@@ -74,7 +72,7 @@ class CLFL(Method):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         m = float(self.per_round or len(cohort.everyone))
         follow = AdaptiveClip(self.z, out_of=m)
-        rule = self.mean_rule()
+        rule = self.server_rule(cohort.delta)
         for t in range(s.round, self.rounds):
             S_t = cohort.sample(some(self.per_round), t)
             rule.afford(cohort, S_t)
@@ -90,15 +88,12 @@ class CLFL(Method):
             s = State(s.x + step, clip, t + 1)
             yield s
 
-    def mean_rule(self) -> ClaimedMean | NoisyMean:
+    def server_rule(self, delta: float) -> ClaimedMean | NoisyMean:
         """Return the rule of the one thing that is released: the mean, to everybody."""
         if self.mode == "certified":
             return NoisyMean(train.name, some(self.per_round), self.z)
         why = f"the clip is the median of the raw norms; claimed by moments with z = {self.z:g}"
         return ClaimedMean(train.name, why)
-
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return self.mean_rule().lines(FEDERATION, len(sizes), self.rounds)
 
     def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float | None:
         z = self.solved(sizes, {}, delta).z

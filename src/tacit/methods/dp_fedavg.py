@@ -13,16 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tacit.core import (
-    FEDERATION,
     Client,
     Cohort,
     Method,
     Params,
     Poisson,
-    Release,
     Reply,
-    Sizes,
-    Times,
     check_clip,
     check_number,
     check_rounds,
@@ -67,7 +63,7 @@ class DPFedAvg(Method):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         out_of = self.q * len(cohort.everyone)
-        rule = self.mean_rule(cohort.delta)
+        rule = self.server_rule(cohort.delta)
         follow = AdaptiveClip(rule.z, out_of)
         noise_z = follow.update_z if self.adaptive else rule.z
         for t in range(s.round, self.rounds):
@@ -82,15 +78,12 @@ class DPFedAvg(Method):
             s = State(s.x + self.server_lr * step, clip, t + 1)
             yield s
 
-    def mean_rule(self, delta: float) -> NoisyMean:
+    def server_rule(self, delta: float) -> NoisyMean:
         """Return the rule of the one thing that is released: the mean, to everybody."""
         z = self.z
         if self.epsilon:
             z = noise_for(self.epsilon, self.rounds, self.q, delta=delta)
         return NoisyMean(train.name, Poisson(self.q), z)
-
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return self.mean_rule(delta).lines(FEDERATION, len(sizes), self.rounds)
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ from torch import Tensor, nn
 
 from tacit.core import (
     Client,
+    ClientId,
     Cohort,
     Everyone,
     Method,
     Params,
-    Release,
     Reply,
-    Sizes,
-    Times,
     Unnoised,
     check_number,
     check_rounds,
@@ -35,7 +33,6 @@ from tacit.core import (
 )
 from tacit.local.sgd import NOT_A_SUM, SGD
 from tacit.methods.fedavg import Update
-from tacit.privacy.rules import once
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,8 @@ class FedMix(Method):
             s = replace(s, x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return once(Unnoised.of(self), sizes, sizes)  # everybody shares its means
+    def first_rule(self, client: ClientId, n: int, delta: float) -> Unnoised:
+        return Unnoised.of(self)  # everybody shares its means
 
 
 @task

@@ -11,7 +11,6 @@ from tacit.core import (
     BadInput,
     ClientId,
     Method,
-    Release,
     Sizes,
     Times,
     Unnoised,
@@ -19,7 +18,7 @@ from tacit.core import (
     check_rounds,
 )
 from tacit.local.sgd import SGD
-from tacit.privacy.rules import Together, once
+from tacit.privacy.rules import Together
 from tacit.synthesis.source import Source
 
 
@@ -85,10 +84,9 @@ class Settings(Source, Method):
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         return replace(self, sgd=self.sgd.solved(sizes, times, delta))
 
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        """Return what everybody's samples cost, and the online rounds of those that take part."""
-        offline = once(self.pool_rule(delta), sizes, sizes)
-        return offline + super().releases(sizes, times, delta)
+    def first_rule(self, client: ClientId, n: int, delta: float) -> Accounted:
+        """Return the rule of the offline stage: everybody's samples."""
+        return self.pool_rule(delta)
 
     def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
         """Return the rule of the online stage: nothing, DP-SGD, or updates as they are.
