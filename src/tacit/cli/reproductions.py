@@ -15,6 +15,7 @@ from tacit.cli.flags import parse
 from tacit.cli.runs import resumable
 from tacit.cli.tracking import watcher
 from tacit.core import check_number
+from tacit.experiment.config import to_toml
 from tacit.experiment.reproduce import RUNS, Reproduction, chosen, experiments_of, item_of
 from tacit.experiment.work import seconds_of, work_of
 from tacit.papers.measured import Measured, results_of
@@ -45,6 +46,7 @@ it is given again, and may run in several processes at once: they share the runs
 examples:
   tacit reproduce dafl/table3 --only mnist/1-label --scale short
   tacit reproduce kd_dpfl/figure3 --scale full --repeats 3 --out runs/papers
+  tacit reproduce cuag/table2 --only accuracy/cuag --scale full --files experiments
   tacit run dafl --preset paper:mnist-1label
 """
 
@@ -66,6 +68,8 @@ class ReproduceFlags:
     repeats: int = 1  # runs of each cell, with seeds 0, 1, ...
     out: Path = Path("runs/reproduce")  # folder for all runs, results and pages
     cells: bool = False  # list the cells and run nothing
+    # a folder for experiment files of the cells, which `tacit run` takes; nothing is run
+    files: Path | None = None
     # processes; auto: one per processor
     workers: int | Literal["auto"] = "auto"
     # networks compute in; auto: bf16 where a trial shows that it is faster
@@ -89,6 +93,9 @@ def reproduce(args: Sequence[str]) -> None:
     cells = chosen(item, given.only)
     if given.cells:
         print(_cells(paper(key), name, item, cells, given.scale))
+        return
+    if given.files:
+        print("\n".join(map(str, _files(paper(key), cells, given.scale, given.files))))
         return
     machine = {"workers": given.workers, "precision": given.precision}
     work = Reproduction(paper(key), name, cells, given.scale, given.repeats, given.out, machine)
@@ -144,6 +151,18 @@ def _cells(of: Paper, key: str, item: Item, cells: Sequence[Cell], scale: Scale)
     short = ", ".join(f"{k} = {v}" for k, v in item.short.items())
     head = f"{of.name}, {key}: {item.title}\nshort: {short or 'the same as full'}\n"
     return "\n".join([head, formatted(rows, "text", remarks)])
+
+
+def _files(of: Paper, cells: Sequence[Cell], scale: Scale, folder: Path) -> Iterator[Path]:
+    """Write each cell's experiments as files, and yield them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for cell in cells:
+        each = experiments_of(of, cell, scale)
+        for n, experiment in enumerate(each, 1):
+            more = f"-{n}" if len(each) > 1 else ""
+            file = folder / f"{of.method}-{cell.key.replace('/', '-')}{more}.toml"
+            codec.write_atomically(file, to_toml(experiment).encode())
+            yield file
 
 
 def _show(work: Reproduction, item: Item, measured: Sequence[Measured]) -> None:

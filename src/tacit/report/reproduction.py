@@ -33,6 +33,8 @@ def number(value: float, cell: Cell) -> str:
 def shown(m: Measured, cell: Cell) -> str:
     """Return a mean, with the standard deviation where there are several seeds."""
     sign = "*" if m.stopped else ""
+    if math.isnan(m.mean):
+        return "ended early*" if m.stopped else "-"
     if len(m.values) < 2:
         return number(m.mean, cell) + sign
     return f"{number(m.mean, cell)} ± {number(m.spread, cell)}{sign}"

@@ -8,6 +8,8 @@ import pytest
 
 from tacit.cli.main import call
 from tacit.cli.reproductions import _hours
+from tacit.experiment.config import read_experiment
+from tacit.experiment.reproduce import experiments_of
 from tacit.papers.published import paper
 
 
@@ -30,6 +32,18 @@ def test_a_table_by_formula_is_made_at_once(
     assert "not measured: the performance loss of LDP-FL is below" in said
     assert (out / "results" / "ldp_fl-table3-full.jsonl").read_text().count("\n") == 1
     assert "| mnist/150/ldp_fl | 1.72 | 20.03 |" in (out / "ldp_fl-table3-full/page.md").read_text()
+
+
+def test_cells_become_experiment_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ["dafl/table3", "--only", "mnist/dir/dafl-0.05", "--scale", "full"]
+    assert call(["reproduce", *args, "--files", str(tmp_path / "e")]) == 0
+    (file,) = (tmp_path / "e").iterdir()
+    assert capsys.readouterr().out == f"{file}\n"
+    assert file.name == "dafl-mnist-dir-dafl-0.05.toml"
+    item = paper("dafl").items["table3"]
+    assert [read_experiment(file)] == experiments_of(
+        paper("dafl"), item.cells["mnist/dir/dafl-0.05"]
+    )
 
 
 @pytest.mark.parametrize(
