@@ -206,6 +206,7 @@ def row(who: str, sites: int, megabytes: float, line: dict[str, Any]) -> str:
     return (
         f"{who:8}{sites:6}{megabytes:10.2f}{line['round_s']:10.2f}{line['cpu_s']:10.2f}"
         f"{program:10.0f}{server:10.0f}"
+        + (f"  {line['lost']} messages sent again" if line.get("lost") else "")
     )
 
 

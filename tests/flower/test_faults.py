@@ -173,7 +173,7 @@ def test_a_large_model(hospitals):
     at.join_all(model="wide:Wide")
     experiment = at.experiment("fedavg", 1, more="[method.sgd]\nbatch = 300\nepochs = 1")
     experiment.write_text(experiment.read_text().replace('"mlp"', '"wide:Wide"'))
-    assert at.serve(experiment, deadline=250).wait(timeout=380) == 0, at.log("run")
+    assert at.serve(experiment, deadline=250, patience=200).wait(timeout=390) == 0, at.log("run")
     assert (at.folder / "run" / "model.safetensors").stat().st_size > 250e6
     (wire,) = (line for line in at.log("run").splitlines() if line.startswith("on the wire: "))
     wire_down, down, wire_up, up = (int(w) for w in wire.replace(",", "").split() if w.isdigit())
