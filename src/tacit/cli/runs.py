@@ -238,6 +238,15 @@ def _resume_run(given: ResumeFlags) -> None:
     conclude(done)
 
 
+def _size(gigabytes: float) -> str:
+    """Return a size as CUAG-PFL's tables have it, or in a smaller unit.
+
+    >>> _size(75.0468), _size(0.00042)
+    ('75.0468 GB', '0.42 MB')
+    """
+    return f"{gigabytes:.4f} GB" if gigabytes >= 0.1 else f"{1000 * gigabytes:.3g} MB"
+
+
 class Interrupted(TacitError):
     """Somebody pressed Ctrl-C while there was something to continue."""
 
@@ -284,8 +293,8 @@ def conclude(done: Run) -> None:
     for what, share in final.get("measured", {}).items():
         print(f"{what}: {100 * share:.2f}% right")
     _say_privacy(done)
-    one = f"{done.client_gigabytes_up:.4f} GB by a client that takes part in every round"
-    print(f"sent up: {done.gigabytes_up:.4f} GB in all, {one}")
+    one = f"{_size(done.client_gigabytes_up)} by a client that takes part in every round"
+    print(f"sent up: {_size(done.gigabytes_up)} in all, {one}")
     files = draw_accuracy({name: [done]}, done.folder / metric, name, metric)
     print(f"files in {done.folder}, picture {files[0]}")
 
