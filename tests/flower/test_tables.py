@@ -1,9 +1,12 @@
 """Three hospitals whose tables differ in all that does not matter, by one schema file."""
 
 import pytest
+import torch
 import wards
 from hospitals import NAMES
 
+import tacit
+from tacit.data.new_inputs import read_new
 from tacit.data.schema import read_schema
 from tacit.experiment.rundir import RunDir
 
@@ -28,6 +31,13 @@ def test_three_sites_train_from_the_schema_file_alone(hospitals):
     assert at.serve(experiment).wait(timeout=150) == 0, at.log("run")
     assert at.metrics()[-1]["accuracy"] > 0.9
     assert RunDir.open(at.folder / "run").schema() == read_schema(schema)
+    new = wards.patients(30, seed=9)
+    tables = [wards.ward(at.folder, new, ORDERS[i], SEPARATORS[i], f"{i}.csv") for i in range(3)]
+    model = tacit.load(at.folder / "run")
+    read = [read_new(table, model.description.wanted).x for table in tables]
+    first, *others = [model.predict_proba(x) for x in read]
+    assert first.shape == (30, 2)
+    assert all(torch.equal(first, other) for other in others)
 
 
 @pytest.mark.flower
