@@ -8,8 +8,9 @@ one that was never used since.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tacit.codec import write_atomically
@@ -20,6 +21,30 @@ from tacit.engines.store import LEDGER, ClientStore
 NAME = "books.json"
 PLACE = "books of a site"
 COPIES = "copies"
+TERMS = "terms.json"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a site's owner has set when it last joined, for whoever reads the store."""
+
+    name: str = ""
+    budget: float = math.inf  # epsilon of all runs together, for one example against the server
+    delta: float = 1e-5
+
+
+def write_budget(folder: Path, terms: Terms) -> None:
+    """Note the owner's terms in the store; they are kept by the process, not by this file."""
+    budget = None if terms.budget == math.inf else terms.budget
+    write_sealed(folder / TERMS, TERMS, {**asdict(terms), "budget": budget}, durable=False)
+
+
+def read_budget(folder: Path) -> Terms:
+    """Return the owner's terms, or the usual ones where none were noted."""
+    raw = read_sealed(folder / TERMS, TERMS) or {}
+    budget = raw.get("budget")
+    known = {k: raw[k] for k in ("name", "delta") if k in raw}
+    return Terms(**known, budget=math.inf if budget is None else float(budget))
 
 
 class Books:

@@ -57,15 +57,21 @@ from tacit.engines.flower import Charter, letter, opened, packed
 from tacit.engines.messages import LONGEST_CALL, NO_REPORT, Answer, Head, Refusal, check_finite
 from tacit.engines.replies import check_shapes, points
 from tacit.engines.store import BACK, ClientStore
+from tacit.experiment.model_file import described, taken_apart, to_bytes
 from tacit.experiment.scoring import Tally
-from tacit.experiment.sites import holding, tally_own, tally_shared
+from tacit.experiment.sites import holding, tally, tally_own, tally_shared
+from tacit.local.sgd import network
 from tacit.methods import METHODS
 from tacit.methods.spec import validated
 from tacit.models import build
+from tacit.privacy import show_epsilon
 from tacit.privacy.guard import Budget
 from tacit.privacy.rules import Histogram, Open
+from tacit.report.account import against_server, left_in_words
 
 log = logging.getLogger("tacit.site")
+OWN_MODEL = "eps inf: a site's own model, which no mechanism has released; keep it at the site"
+SHARED_MODEL = "as the coordinator's ledger says"
 # for a measuring task: whose model its method must answer with
 ANSWERS = {tally_shared.name: "shared", tally_own.name: "personal"}
 
@@ -88,6 +94,7 @@ class Site:
     policy: Policy | None = None  # what the server may ask for; None: nothing was agreed to yet
     # asked with what a server says that it runs, while there is no policy
     agree: Callable[[str], Policy] | None = None
+    model_out: Path | None = None  # where the model goes that this site answers with
     _worlds: dict[Charter, World] = field(default_factory=dict)
     _prices: dict[Charter, Beforehand] = field(default_factory=dict)
 
@@ -159,8 +166,12 @@ class Site:
                 self._check_price(charter, world, head, call, kept)
             self._check_order(store, head)
             log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
+            if kind == "look":
+                self._take_model(world, charter, head, call, kept)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
         self.books.note(charter.run, head.client)
+        if kind == "ask":
+            log.info("%s", self.spent_in_words(charter.run, head.client, store.ledger()))
         if isinstance(done, Refusal):
             raise _refused(done)
         return pack(done)
@@ -277,6 +288,54 @@ class Site:
                     owner = replace(Owner.read(line.owner), client=client)
                     lines.append(replace(line, what=f"{line.what} in run {other}", owner=owner.id))
         return lines
+
+    def spent_in_words(self, run: str, client: ClientId, ledger: Ledger) -> str:
+        """Say what this site has spent by now, all runs together; on the way an upper bound."""
+        every = Ledger([*ledger, *self._past(run, client)])
+        now = against_server(ledger, self.delta, quick=True)
+        spent = against_server(every, self.delta, quick=True)
+        return (
+            f"spent so far: eps {show_epsilon(now)} in this run, {show_epsilon(spent)} in all runs "
+            f"for one example against the server, delta {self.delta:g}; "
+            f"{left_in_words(spent, self.budget)}"
+        )
+
+    def _take_model(
+        self,
+        world: World,
+        charter: Charter,
+        head: Head,
+        call: Call[Any],
+        kept: Mapping[str, Any],
+    ) -> None:
+        """Keep the model that is about to be measured, if this site's owner wants it.
+
+        It stays here. The last one that is measured is the final one.
+        """
+        if self.model_out is None:
+            return
+        me = world.client(call.task, head.client, head.round, kept)
+        shared = call.task == tally.name
+        with torch.no_grad():
+            predict = (
+                network(me, call.args["x"])
+                if shared
+                else call.args["method"].predictor(me, call.args["s"])
+            )
+        personal = call.task == tally_own.name
+        relabel = world.federation.split.relabel
+        about = replace(
+            described(self.dataset, method="", seed=charter.seed),
+            client=self.name if personal else "",
+            order=tuple(relabel[int(head.client)]) if personal and relabel else (),
+            privacy=OWN_MODEL if personal else SHARED_MODEL,
+        )
+        known = taken_apart(predict, about, charter.model)
+        if known is None:
+            log.warning("--model-out: the model of this method is code, and no file")
+            return
+        write_atomically(self.model_out, to_bytes(*known), private=True)
+        log.info("the model of round %d is in %s", head.round, self.model_out)
 
     def _report(self, world: World, head: Head, call: Call[Any]) -> Answer | Refusal:
         """Measure a model on this site's test data, and report as much as the site allows.

@@ -15,28 +15,30 @@ from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.runs import examples_of, first_line
 from tacit.core import Keywords, Ledger, Relation, Unit, check_number
-from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.config import Experiment, Setting, read_experiment
 from tacit.experiment.forecast import over_rounds, predicted
 from tacit.experiment.plan import Plan
-from tacit.methods.spec import method_class
+from tacit.methods.spec import method_class, name_of
 from tacit.report.conclusions import guarantee
 from tacit.report.pictures import draw_epsilon
 from tacit.report.tables import aligned
 
 
 def method_cost(name: str, args: Sequence[str]) -> None:
-    """Show what a method will spend, or what its paper claims."""
-    method = method_class(name)
+    """Show what a method, or an experiment file, will spend, or what its paper claims."""
+    file = name.endswith(".toml")
+    begin = read_experiment(Path(name)) if file else Experiment(method_class(name)())
     given = parse(
-        _flags(method),
+        _flags(begin),
         args,
         prog=f"tacit privacy {name}",
-        about=first_line(method()),
-        examples=examples_of(name, method()),
+        about=first_line(begin.method),
+        examples=examples_of(name, begin.method),
         registry=METHOD_WORDS,
     )
     check_number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
+    name = name_of(given.method) if file else name
     plan = Plan.of(experiment)
     if given.paper:
         show_claims(name, plan)
@@ -46,12 +48,13 @@ def method_cost(name: str, args: Sequence[str]) -> None:
         print(f"picture: {draw_epsilon({name: over_rounds(experiment)}, given.plot, 'rounds')[0]}")
 
 
-def _flags(method: type) -> Any:
+def _flags(begin: Experiment) -> Any:
+    method = type(begin.method)
     return make_dataclass(
         "Flags",
         [
-            ("method", Annotated[method, tyro.conf.arg(name="")], field(default_factory=method)),
-            ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default_factory=Setting)),
+            ("method", Annotated[method, tyro.conf.arg(name="")], field(default=begin.method)),
+            ("setting", Annotated[Setting, tyro.conf.arg(name="")], field(default=begin.setting)),
             (
                 "paper",
                 Annotated[

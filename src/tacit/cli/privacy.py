@@ -18,8 +18,10 @@ HELP = """usage: tacit privacy [--epsilon E] [--z Z] [--q Q] [--steps T] [--delt
            leave one out: it is solved for
        tacit privacy METHOD [options of the method] [--paper] [--plot FILE.png]
            its whole cost, before it runs
-       tacit privacy FOLDER [--repair]
-           what a run or a site's store has spent
+       tacit privacy FILE.toml [options of the method]
+           what the experiment in the file will cost
+       tacit privacy FOLDER [--repair] [--page account.html]
+           what a run or a site's store has spent, by run, unit and observer, and what is left
 
 What is certified is zero-out: one record (or client) replaced by nothing, the size unchanged, as
 sizes are public. For one replaced by another there is a line of its own. Epsilons are rounded up.

@@ -36,6 +36,7 @@ from tacit.experiment.reproduce import preset
 from tacit.experiment.result import Run, Stopped
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.shared_options import with_common
+from tacit.experiment.signs import by_class, of_answers, warn_of
 from tacit.experiment.sweep import FILE as SWEEP
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
@@ -287,6 +288,8 @@ def conclude(done: Run) -> None:
         _say_privacy(done)
         print(f"files in {done.folder}")
         return
+    if said := by_class(final, done.classes):
+        print(said)
     metric = done.experiment.setting.metric
     if metric != "accuracy" and metric in final:
         print(f"{WORDS[metric]} {100 * final[metric]:.2f}%")
@@ -297,6 +300,7 @@ def conclude(done: Run) -> None:
     print(f"sent up: {_size(done.gigabytes_up)} in all, {one}")
     files = draw_accuracy({name: [done]}, done.folder / metric, name, metric)
     print(f"files in {done.folder}, picture {files[0]}")
+    warn_of(of_answers(final, done.classes))
 
 
 @contextmanager

@@ -195,6 +195,9 @@ class JoinFlags:
     key: Path | None = None  # this site's private key, made by `tacit keys new`
     ca: Path | None = None  # the coordinator's ca.crt
     store: Path | None = None  # folder of this site's memory and ledger; default: sites/NAME
+    # where the model goes that this site answers with, such as model.safetensors: the shared one,
+    # or its own where each site has its own; `tacit predict` takes it
+    model_out: Path | None = None
     # epsilon that all runs together may cost, for one example against the server
     budget: float = math.inf
     delta: float = 1e-5  # the delta of that budget
@@ -249,12 +252,14 @@ def join(args: Sequence[str]) -> None:
     _quiet()
     import torch
 
-    from tacit.apps.books import Books
+    from tacit.apps.books import Books, write_budget
+    from tacit.apps.books import Terms as SiteTerms
     from tacit.apps.connection import Fleet
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.private_files import keep_private
     from tacit.apps.site import Site
     from tacit.experiment.rundir import RunDir
+    from tacit.experiment.signs import of_data, warn_of
     from tacit.methods.spec import method_class
 
     check_name(given.name)
@@ -284,6 +289,9 @@ def join(args: Sequence[str]) -> None:
         min(given.max_message, (policy and policy.message) or given.max_message) << 20,
         policy,
     )
+    site.model_out = given.model_out
+    write_budget(folder, SiteTerms(given.name, site.budget, given.delta))
+    warn_of(of_data(dataset))
     if policy is not None:
         _say(in_words(policy, given))
     ca = given.ca.read_bytes() if given.ca else None

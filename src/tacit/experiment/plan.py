@@ -35,6 +35,7 @@ from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.signs import of_data, warn_of
 from tacit.experiment.watch import Watcher
 from tacit.methods import METHODS
 from tacit.methods.spec import name_of
@@ -86,6 +87,7 @@ class Plan:
         check_parts(experiment.method, model, dataset.shape, outputs, dataset.goal)
         warn_of_delta(s.delta, federation.sizes())
         warn_of_classes(dataset)
+        warn_of(of_data(dataset))
         device, clips = _device(s.device), experiment.method.per_example
         resolved = replace(
             s,

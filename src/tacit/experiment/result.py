@@ -20,7 +20,7 @@ from tacit.data.splits import clients_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
 from tacit.experiment.metrics import WORDS
-from tacit.experiment.rundir import RunDir
+from tacit.experiment.rundir import ABOUT_MODEL, RunDir
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,6 +97,16 @@ class Run:
         delta = self.experiment.setting.delta
         pair = plan.experiment.method.claimed(t, plan.federation.sizes(), delta)
         return pair[1] if pair else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, once there is a model; none before."""
+        from tacit.experiment.model_file import read_description
+
+        file = self.folder / ABOUT_MODEL
+        if not file.exists():
+            return ()
+        return read_description(RunDir.open(self.folder).get(ABOUT_MODEL), file).classes
 
     @property
     def ledger(self) -> Ledger:

@@ -34,7 +34,7 @@ from tacit.core import (
     params_of,
 )
 from tacit.core.data import GOALS, Goal
-from tacit.local import optimizers
+from tacit.local import optimizers, schedules
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.insides import Memory
@@ -85,6 +85,8 @@ class SGD:
     weight_decay: float = 0.0  # L2 penalty on every parameter
     steps: int = 0  # steps in one round, in place of epochs; 0: as many as the epochs take
     decay: float = 1.0  # factor on the step size for each round that has passed
+    # step size by round: constant, cosine:N, linear:N, warmup:N, step:N:FACTOR; + joins several
+    schedule: str = field(default="constant", kw_only=True)
     clip: float = 0.0  # bound on each example's gradient; 0: not private
     z: float = 0.0  # noise multiplier, with clip
     # with clip: solve z so that all rounds cost this much for an example against the server
@@ -103,6 +105,7 @@ class SGD:
         check_number("sgd.weight_decay", self.weight_decay, at_least=0)
         check_number("sgd.steps", self.steps, at_least=0, whole=True)
         check_number("sgd.decay", self.decay, above=0, at_most=1)
+        schedules.check("sgd.schedule", self.schedule)
         check_number("sgd.clip", self.clip, at_least=0)
         if self.clip:
             check_clip("sgd.clip", self.clip)
@@ -176,7 +179,7 @@ class SGD:
 
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""
-        return PublicFloat(self.lr * self.decay**round)
+        return PublicFloat(self.lr * self.decay**round * schedules.factor(self.schedule, round))
 
     def _gradients(
         self, me: Client, weights: list[nn.Parameter], loss: Loss | None, bound: float

@@ -152,12 +152,14 @@ def test_every_method_exports_to_torch_and_onnx(name, trained, few, tmp_path):
     run, client = trained(name), whose(name)
     model = tacit.load(run.folder, client=client, dataset=few)
     x = torch.rand(1000, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    want = model.predict_proba(x)
+    with torch.no_grad():
+        want = model(x)
+    near = {"rtol": 1e-5, "atol": 1e-5}  # noise makes scores of thousands, in single precision
     program = torch.export.load(run.export(tmp_path / "m.pt2", client=client, dataset=few)).module()
-    assert torch.allclose(program(x).softmax(1), want, atol=1e-5, rtol=0)
+    assert torch.allclose(program(x), want, **near)
     file = run.export(tmp_path / "m.onnx", client=client, dataset=few)
     (scores,) = ReferenceEvaluator(str(file)).run(None, {"inputs": x.numpy()})
-    assert torch.allclose(torch.tensor(scores).softmax(1), want, atol=1e-5, rtol=0)
+    assert torch.allclose(torch.tensor(scores), want, **near)
 
 
 ELSEWHERE = """
