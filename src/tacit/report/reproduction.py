@@ -116,8 +116,16 @@ def claims_table(item: Item, measured: Found) -> str:
     for claim in item.claims:
         keys = list(dict.fromkeys([*claim.order, *claim.above, *claim.below, *claim.cells]))
         figures = [f"{k}: {shown(measured[k], cells[k])}" for k in keys if k in measured]
-        rows.append([claim.says, claim.where, verdict(claim, measured), "; ".join(figures) or "-"])
+        here: str = verdict(claim, measured)
+        if here != "not measured":
+            here += _of_one_seed([measured[k] for k in keys])
+        rows.append([claim.says, claim.where, here, "; ".join(figures) or "-"])
     return formatted(rows, "md")
+
+
+def _of_one_seed(records: Sequence[Measured]) -> str:
+    """Say that a single run each decided: its spread is not known."""
+    return " (one seed)" if any(len(m.seeds) == 1 for m in records) else ""
 
 
 def state(item: Item, records: Sequence[Measured], key: str) -> str:
@@ -174,7 +182,7 @@ def _section(
         printed = any(not math.isnan(cell.published) for cell in item.cells.values())
         parts += ["Published:", matrix(item, {})] if printed else []
         parts += [claims_table(item, {})] if item.claims else []
-    parts += [f"![{item.title}]({pictures[key]})"] if key in pictures else []
+    parts += [f"![{key}]({pictures[key]})"] if key in pictures else []
     return [*parts, _prose(item.explanation)]
 
 

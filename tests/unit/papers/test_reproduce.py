@@ -15,7 +15,7 @@ from tacit.experiment.work import Work, seconds_of, work_of
 from tacit.methods.spec import method_from_spec
 from tacit.papers.measured import Measured, merged, read_results, results_of, write_results
 from tacit.papers.published import Claim, Paper, paper, papers, read_paper
-from tacit.report.reproduction import cell_table, matrix, page, state, verdict
+from tacit.report.reproduction import cell_table, claims_table, matrix, page, state, verdict
 from tacit.report.reproduction_figures import draw_item
 
 MADE_UP = """
@@ -178,6 +178,10 @@ def test_published_measured_and_difference(made_up: Paper) -> None:
     assert lines[3].split() == ["b/fedavg", "60.00", "55.50*", "-4.50", "1"]
     assert lines[5].split() == ["a/fedprox", "40.00", "-", "-", "-"]
     assert "| fedavg | 50.00 → 52.00 ± 1.41 | 60.00 → 55.50* | - |" in matrix(item, here)
+    one = {key: Measured("table1", key, "short", [50.0], seeds=[0]) for key in item.cells}
+    assert "| not decided (one seed) | a/fedavg: 50.00; a/fedprox: 50.00 |" in claims_table(
+        item, one
+    )
     said = state(item, list(here.values()), "table1")
     assert said == "of 6 cells: 2 short, 2 not run (no SVHN), 2 not run yet"
 
@@ -228,7 +232,7 @@ def test_a_page_has_every_item_with_its_state(made_up: Paper) -> None:
     )
     text = page(made_up, [record], {"figure1": "f.png"})
     assert "## table1: Accuracy (%)" in text
-    assert "![Over rounds](f.png)" in text
+    assert "![figure1](f.png)" in text
     assert (
         "`tacit reproduce fedavg/table1 --scale short --repeats 1`, in f32, commit abc"
         in " ".join(text.split())
