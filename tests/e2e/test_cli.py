@@ -93,6 +93,8 @@ HELP = {
     "data": ["list", "get NAME", "check NAME", "mnist", "TACIT_DATA"],
     "split": ["--data", "--split", "--clients", "--seed", "--out", "label:k", "dirichlet:beta"],
     "doctor": ["doctor"],
+    "predict": ["RUN", "INPUTS", "--out", "--client", "--model", "--trust-code"],
+    "export": ["RUN", "--to", "--out", "--client", "--trust-code"],
     "report": ["DIR", "--out", "--for", "--metric"],
     "view": ["DIR", "--port", "--open"],
     "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
