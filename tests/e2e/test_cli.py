@@ -95,6 +95,7 @@ HELP = {
     "doctor": ["doctor"],
     "predict": ["RUN", "INPUTS", "--out", "--client", "--model", "--trust-code"],
     "export": ["RUN", "--to", "--out", "--client", "--trust-code"],
+    "reproduce": ["PAPER/ITEM", "--cells", "--only", "--scale"],
     "report": ["DIR", "--out", "--for", "--metric"],
     "view": ["DIR", "--port", "--open"],
     "serve": ["EXPERIMENT.toml", "--keys", "--port", "--deadline", "--insecure"],
