@@ -57,6 +57,7 @@ from tacit.engines.flower import Charter, letter, opened, packed
 from tacit.engines.messages import LONGEST_CALL, NO_REPORT, Answer, Head, Refusal, check_finite
 from tacit.engines.replies import check_shapes, points
 from tacit.engines.store import BACK, ClientStore
+from tacit.experiment.encoding import NONE, featured, shape_of
 from tacit.experiment.model_file import described, taken_apart, to_bytes
 from tacit.experiment.scoring import Tally
 from tacit.experiment.sites import holding, tally, tally_own, tally_shared
@@ -91,6 +92,8 @@ class Site:
     metrics: float = math.inf
     model: str | None = None  # a network of its own, as module:Class, that the server may ask for
     limit: int = 1 << 30
+    # an encoder of its own, as module:function, that the server may ask for as public features
+    features: str | None = None
     policy: Policy | None = None  # what the server may ask for; None: nothing was agreed to yet
     # asked with what a server says that it runs, while there is no policy
     agree: Callable[[str], Policy] | None = None
@@ -209,18 +212,19 @@ class Site:
         if charter in self._worlds:
             world = self._worlds[charter]
         else:
-            _check_charter(charter, self.dataset, self.model)
+            _check_charter(charter, self.dataset, self.model, self.features)
             self._agreed().allows_network(charter.model)
             model = build(charter.model, charter.shape, charter.classes, charter.seed)
             place = holding(
                 self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part
             )
+            place = featured(place, charter.features, strict=False)
             folder, approve = self.folder / charter.run, partial(self._approve, charter)
             how = (self.noise, charter.delta, approve, Compressor.of(charter.compress))
             world = World(place, model, charter.seed, folder, "cpu", *how, durable=True)
         if client not in world.federation.everyone:
             raise Refused(f"client = {client!r}: must be one of {charter.clients} numbers")
-        _fix(self.folder / charter.run / "charter.json", {**asdict(charter), "client": client})
+        _fix(self.folder / charter.run / "charter.json", {**_said(charter), "client": client})
         self._worlds = {charter: world}
         return world
 
@@ -242,7 +246,7 @@ class Site:
             if any(k in mine for k in x):
                 check_shapes(x, mine)
         for name, value in call.args.items():
-            _check_examples(name, value, self.dataset)
+            _check_examples(name, value, world.federation.dataset)
         _check_answers(call)
         self._agreed().allows(call, head.round)
 
@@ -329,6 +333,7 @@ class Site:
             client=self.name if personal else "",
             order=tuple(relabel[int(head.client)]) if personal and relabel else (),
             privacy=OWN_MODEL if personal else SHARED_MODEL,
+            front="" if charter.features == NONE else charter.features,
         )
         known = taken_apart(predict, about, charter.model)
         if known is None:
@@ -434,7 +439,9 @@ def _words(o: Any) -> Iterator[str]:
             yield from () if k == "$" else _words(v)
 
 
-def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> None:
+def _check_charter(
+    charter: Charter, dataset: Dataset, model: str | None, features: str | None
+) -> None:
     """Refuse a run whose name, size, data or network are not what this site has agreed to."""
     if not re.fullmatch(r"[0-9a-f]{16,64}", charter.run):
         raise Refused(f"run = {charter.run[:80]!r}: must be 16-64 hexadecimal digits")
@@ -443,7 +450,14 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
     check_number("delta", charter.delta, above=0, below=1)
     check_number("budget", charter.budget, at_least=0)
     Compressor.of(charter.compress)
-    if charter.shape != dataset.shape or charter.classes != len(dataset.classes):
+    code = ":" in charter.features or names_code(charter.features)
+    if code and charter.features != features:
+        raise Refused(
+            f"features = {charter.features[:80]!r}: not features of this package, "
+            "nor the encoder given with --features"
+        )
+    shape = shape_of(charter.features, dataset.shape)
+    if charter.shape != shape or charter.classes != len(dataset.classes):
         raise Refused(
             f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data"
         )
@@ -453,6 +467,11 @@ def _check_charter(charter: Charter, dataset: Dataset, model: str | None) -> Non
             f"model = {charter.model!r}: not a network of this package, "
             "nor the one given with --model"
         )
+
+
+def _said(charter: Charter) -> Json:
+    """Return a charter as it is written down; one without features as it was before there were."""
+    return {k: v for k, v in asdict(charter).items() if (k, v) != ("features", NONE)}
 
 
 def _fix(file: Path, agreed: Json) -> None:

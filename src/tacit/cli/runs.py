@@ -31,6 +31,7 @@ from tacit.experiment.compare import (
     start_comparison,
 )
 from tacit.experiment.config import Experiment, Setting, read_experiment
+from tacit.experiment.encoding import NONE, in_tables
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.reproduce import preset
 from tacit.experiment.result import Run, Stopped
@@ -284,6 +285,8 @@ def conclude(done: Run) -> None:
         print(f"files in {done.folder}")
         return
     print(f"{name}: {_accuracy_line(final)} after round {final['round']}")
+    if (features := in_tables(done.experiment.setting.features)) != NONE:
+        print(f"features: {features}, a public function of each example")
     if "mse" in final:
         _say_privacy(done)
         print(f"files in {done.folder}")

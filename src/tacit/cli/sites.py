@@ -223,6 +223,8 @@ class JoinFlags:
     # coordinator may use; no other code of anybody's runs here
     method: str | None = None
     model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
+    # an encoder of your own, as module:function, that the coordinator may use as public features
+    features: str | None = None
     # seeded: a rehearsal that can be repeated and protects nothing
     noise: Literal["os", "seeded"] = "os"
     split: str = "iid"  # with --part: how a data set is divided, for a rehearsal
@@ -258,8 +260,10 @@ def join(args: Sequence[str]) -> None:
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.private_files import keep_private
     from tacit.apps.site import Site
+    from tacit.experiment.encoding import featured
     from tacit.experiment.rundir import RunDir
     from tacit.experiment.signs import of_data, warn_of
+    from tacit.experiment.sites import holding
     from tacit.methods.spec import method_class
 
     check_name(given.name)
@@ -269,6 +273,8 @@ def join(args: Sequence[str]) -> None:
     torch.set_num_threads(given.threads)
     dataset, part = _data(given)
     _try_model(given.model, dataset)
+    if given.features is not None:  # what it cannot encode, nobody but its owner learns
+        featured(holding(dataset, 1, seed=0, client=0, of=part), given.features)
     size = len(part.train[0]) if part else len(dataset.train)
     policy = agreed(given, dataset, size)
     folder = given.store or Path("sites") / given.name
@@ -287,6 +293,7 @@ def join(args: Sequence[str]) -> None:
         _metrics(given.metrics or (policy and policy.metrics) or "exact"),
         given.model,
         min(given.max_message, (policy and policy.message) or given.max_message) << 20,
+        given.features,
         policy,
     )
     site.model_out = given.model_out
@@ -325,17 +332,23 @@ def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
 
 def _accepted(experiment: Experiment, dataset: Dataset, size: int) -> Policy:
     from tacit.apps.policy import from_experiment
+    from tacit.experiment.encoding import chosen_features
 
-    x0 = _first_parameters(experiment.setting.model, dataset)
+    s = experiment.setting
+    features = chosen_features(s.features, experiment.method, dataset.shape)
+    x0 = _first_parameters(s.model, dataset, features)
     return from_experiment(experiment, x0, size)
 
 
-def _first_parameters(model: str, dataset: Dataset) -> Params:
-    """Return the parameters that a network begins with on such data."""
+def _first_parameters(model: str, dataset: Dataset, features: str = "none") -> Params:
+    """Return the parameters that a network begins with on such data, or features of them."""
     from tacit.core import params_of
-    from tacit.models import build, choose
+    from tacit.experiment.encoding import network_for, shape_of
+    from tacit.models import build
 
-    return params_of(build(choose(model, dataset.shape), dataset.shape, len(dataset.classes), 0))
+    shape = shape_of(features, dataset.shape)
+    word = network_for(model, features, shape)
+    return params_of(build(word, shape, len(dataset.classes), 0))
 
 
 def ask_owner(
@@ -405,7 +418,7 @@ def _words(raw: Json) -> list[str]:
 
 
 def _own(given: JoinFlags) -> set[str | None]:
-    return {given.method, given.model}
+    return {given.method, given.model, given.features}
 
 
 def _printable(text: str) -> str:

@@ -74,6 +74,11 @@ class LocalData(Protocol):
         ...
 
     @property
+    def features(self) -> str:
+        """The public features that stand in for inputs, by name; empty: inputs as they are."""
+        ...
+
+    @property
     def device(self) -> str:
         """Where batches are."""
         ...

@@ -97,6 +97,10 @@ class Method(ABC):
     """Its clients train in every round on whatever data they hold, so that another method may
     prepare these: it can be the main phase of DA-FL."""
 
+    wants_features: ClassVar[bool] = False
+    """Works with public features of images, not with their pixels, so that an experiment which does
+    not say otherwise puts some in front of it: see ``--features``."""
+
     averages: ClassVar[bool] = False
     """Its server takes ``cohort.mean`` of the replies and nothing rests on its being the mean, so
     that another rule may stand in for it, against clients that lie: see ``--aggregate``."""

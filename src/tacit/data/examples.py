@@ -79,6 +79,8 @@ class Dataset:
     columns: tuple[str, ...] = ()
     # what is predicted; of other goals than classes, ``classes`` are the names of the labels
     goal: Goal = "classes"
+    # the public features that inputs are, by name; empty: inputs are as they were given
+    features: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ class LocalData:
     # own data: what each row's noise derives from, so that it depends on no other row
     noise_keys: Keys | None = None
     device: str = "cpu"
+    features: str = ""  # the public features that inputs are, by name; empty: inputs as given
     extra: Examples | None = None  # released examples that follow these rows
     public: bool = False  # nothing here is anybody's secret: what is made of it may go anywhere
 
@@ -115,6 +116,8 @@ class Federation:
     dataset: Dataset
     split: Split
     seed: int = 0
+    # of clients that see inputs with noise of their own: features of their tests, row by row
+    own_tests: Examples | None = None
 
     @cached_property
     def everyone(self) -> tuple[ClientId, ...]:
@@ -135,13 +138,15 @@ class Federation:
         """
         whole = PartOfTests.read(client)
         if whole is None:
-            return self._local(
-                self.dataset.test, self.split.test[int(client)], client, "test", device
-            )
+            source = self.own_tests or self.dataset.test
+            return self._local(source, self.split.test[int(client)], client, "test", device)
         rows = np.array_split(np.arange(len(self.dataset.test)), whole.of)[whole.part]
-        return LocalData(
-            self.dataset.test, rows, self.dataset.mean, self.dataset.std, device=device
-        )
+        return self.without_noise(self.dataset.test, rows, device)
+
+    def without_noise(self, source: Examples, rows: IntArray, device: str = "cpu") -> LocalData:
+        """Return rows as they are, in nobody's hands."""
+        d = self.dataset
+        return LocalData(source, rows, d.mean, d.std, device=device, features=d.features)
 
     def _local(
         self, source: Examples, rows: IntArray, client: ClientId, use: str, device: str
@@ -158,6 +163,7 @@ class Federation:
             noise_seed=seed_for(self.seed, "feature-noise", use, client),
             noise_keys=None if noisy is None else noisy[rows],
             device=device,
+            features=self.dataset.features,
         )
 
     @cached_property

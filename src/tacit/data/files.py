@@ -194,8 +194,11 @@ def data_folder() -> Path:
     TACIT_DATA, else ``tacit`` in the user's cache directory.
     """
     chosen = os.environ.get("TACIT_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """Return this package's folder in the user's cache directory."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "tacit"
 

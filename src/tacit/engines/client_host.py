@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +35,7 @@ from tacit.core import (
 )
 from tacit.core.data import Examples as AnyExamples
 from tacit.data.examples import Examples
-from tacit.data.federated import Federation, LocalData
+from tacit.data.federated import Federation
 from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
@@ -136,11 +136,8 @@ class World:
 
     def own(self, call: Call[T], data: AnyExamples, round: int) -> T:
         """Run a task at the server itself, on data that it may see; none of that is a release."""
-        d = self.federation.dataset
-        rows = np.arange(len(data))
-        local = LocalData(
-            Examples(data.x, data.y), rows, d.mean, d.std, device=self.device, public=True
-        )
+        examples, rows = Examples(data.x, data.y), np.arange(len(data))
+        local = replace(self.federation.without_noise(examples, rows, self.device), public=True)
         with torch.random.fork_rng(devices=[]), one_thread():
             me = Client(
                 "server",
@@ -154,7 +151,7 @@ class World:
                 task=call.task,
                 classes=self.classes,
                 precision=self.precision,
-                goal=d.goal,
+                goal=self.federation.dataset.goal,
             )
             sent: T = task_named(call.task).fn(me, **unpack(pack(call), known=True).args).sent
         return sent

@@ -97,6 +97,7 @@ class Charter:
     budget: float = 0.0  # of the run, besides the site's own; 0: none
     unit: Unit = "example"  # what that budget is for
     observer: Observer = "server"  # and against whom
+    features: str = "none"  # public ones that stand in for inputs: the shape above is theirs
 
 
 def letter(kind: str, about: Mapping[str, object], body: Array | bytes) -> RecordDict:

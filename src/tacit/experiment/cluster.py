@@ -107,7 +107,7 @@ class OnCluster:
     def engine(self, directory: RunDir, config: Config) -> Engine:
         """Return the clients on the cluster."""
         s = self.experiment.setting
-        data = self.plan.federation.dataset
+        data = self.plan.encoded.dataset
         world = self.plan.world(directory)
         charter = Charter(
             str(self.folder), s.clients, s.seed, s.model, data.shape, len(data.classes), s.delta

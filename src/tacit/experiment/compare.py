@@ -28,6 +28,7 @@ from tacit.experiment.config import (
     shows_setting,
 )
 from tacit.experiment.curves import html_table, over_rounds
+from tacit.experiment.encoding import in_tables
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
@@ -95,6 +96,7 @@ class Row:
     stopped: list[int] = field(default_factory=list)  # after which round, those that did
     metric: str = "accuracy"  # what tables and pictures show
     scores: list[float] = field(default_factory=list)  # by that metric, where it is another one
+    features: str = "none"  # public ones that stand in front of the network
 
     @property
     def shown(self) -> list[float]:
@@ -354,4 +356,5 @@ def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
         stopped=[r.rounds for r in runs if r.folder.name in stopped],
         metric=metric,
         scores=[f.get(metric, float("nan")) for f in finals] if metric != "accuracy" else [],
+        features=in_tables(runs[0].experiment.setting.features),
     )

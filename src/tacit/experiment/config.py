@@ -40,6 +40,9 @@ class Setting:
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
+    # public features in front of the network: hog, colour-hog, dct, raw, none, or your own encoder
+    # as module:function; auto: hog or colour-hog where a method asks for them, else none
+    features: str = "auto"
     # a known network (see `tacit methods`) or your own as file.py:Class; its arguments follow as
     # --model.NAME VALUE
     model: str = "auto"
@@ -180,12 +183,25 @@ def setting_from(keywords: Mapping[str, object], method: Method) -> Setting:
 
 def experiment_from(raw: Json) -> Experiment:
     """Build an experiment from plain values."""
-    raw = dict(raw)
+    raw = of_before(dict(raw))
     if "method" not in raw:
         raise BadInput(
             f"method: missing; write a [method] table with name = one of {', '.join(METHODS)}"
         )
     return Experiment(method_from(raw.pop("method")), validated(Setting, raw))
+
+
+def of_before(raw: Json) -> Json:
+    """Move features to where they are now: two methods had them, as older run directories say."""
+    method = raw.get("method")
+    if not isinstance(method, dict) or "features" not in method:
+        return raw
+    moved = {k: v for k, v in method.items() if k != "features"}
+    if method.get("name") == "moments" and "features" not in raw:
+        return raw | {"method": moved, "features": method["features"]}
+    if method.get("name") == "kd_dpfl" and method["features"] == "auto":
+        return raw | {"method": moved}
+    return raw
 
 
 def read_experiment(file: Path) -> Experiment:

@@ -29,6 +29,7 @@ from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.drive import drive
+from tacit.experiment.encoding import NONE
 from tacit.experiment.model_file import Kind, described, taken_apart, whole_network
 from tacit.experiment.result import Run, Stopped, by_group
 from tacit.experiment.rundir import RunDir
@@ -113,7 +114,8 @@ def everybodys_model(
     setting, dataset = venue.experiment.setting, venue.federation.dataset
     word = anywhere(setting.model)
     name = label_of(name_of(venue.experiment.method))
-    about = replace(described(dataset, method=name, seed=setting.seed), network=word)
+    front = "" if setting.features == NONE else anywhere(setting.features)
+    about = replace(described(dataset, method=name, seed=setting.seed), network=word, front=front)
     fresh = venue.world(directory)
     if method.answers == "shared" and s.x:
         me = fresh.client("predict", PartOfTests(0, 1).id, s.round, {})

@@ -25,10 +25,12 @@ from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
 from tacit.data.new_inputs import Wanted, as_wanted
 from tacit.data.schema import Schema
+from tacit.experiment.encoding import NONE, as_inputs, shape_of
 from tacit.local.prototypes import Nearest, Prototypes
 from tacit.methods.spec import validated
 from tacit.models import build
 from tacit.synthesis.classifiers import OfFeatures, Scaling
+from tacit.synthesis.features import encoder
 
 CHUNK = 500  # examples at a time
 FORMAT = 1
@@ -51,6 +53,7 @@ class Description:
     std: tuple[float, ...]
     network: str = ""  # a network of this package, or code as file.py:Name; with its arguments
     features: str = ""  # features: what the classifier sees of an input
+    front: str = ""  # public features, by name, that a network gets in place of inputs; empty: none
     radius: float | None = None  # prototypes: of the sphere that features are scaled to
     order: tuple[int, ...] = ()  # for each class the score that is its own, where a client renames
     pixels: bool = False  # inputs are whole numbers from 0 to 255, or from 0 to 1
@@ -100,8 +103,17 @@ class Ready(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, answers: Predictor, description: Description) -> None:
+    def __init__(self, answers: Predictor, description: Description, front: str = "") -> None:
+        """Make a model ready.
+
+        Args:
+            answers: what makes scores of what a network gets
+            description: what inputs and answers are
+            front: the word to load the features in front by, if not the one in the description
+        """
         super().__init__()
+        word = front or description.front
+        self.encode = encoder(word, description.shape) if word else None
         self.answers = answers
         self.description = description
         self.image = len(description.shape) == 3
@@ -116,7 +128,11 @@ class Ready(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return a score for each class; whole numbers are taken as pixels from 0 to 255."""
         x = inputs.float() / 255.0 if inputs.dtype == torch.uint8 else inputs
-        scores: Tensor = self.answers((x - self.mean) / self.std if self.image else x)
+        if self.encode is not None:
+            x = as_inputs(self.encode, x)
+        elif self.image:
+            x = (x - self.mean) / self.std
+        scores: Tensor = self.answers(x)
         order = self.description.order
         return scores[:, list(order)] if order else scores
 
@@ -162,7 +178,9 @@ def taken_apart(
         parts = _numbers(predict.network) | {POINTS: predict.points, KNOWN: predict.known}
         return own, {k: v.detach().cpu().contiguous() for k, v in parts.items()}
     if isinstance(predict, OfFeatures):
-        own = replace(about, kind="features", network="", features=anywhere(predict.features))
+        # features of the experiment are its own: what it is put together from takes inputs
+        word = anywhere(predict.features)
+        own = replace(about, kind="features", network="", features=word, front="")
         return own, {f"{HEAD}{k}": v.contiguous() for k, v in predict.x.items()}
     if isinstance(predict, nn.Module):
         return replace(about, network=network), _numbers(predict)
@@ -173,27 +191,31 @@ def _numbers(network: nn.Module) -> dict[str, Tensor]:
     return whole_network(network, Params({}))
 
 
-def put_together(about: Description, numbers: Mapping[str, Tensor], network: str = "") -> Ready:
+def put_together(
+    about: Description, numbers: Mapping[str, Tensor], network: str = "", front: str = ""
+) -> Ready:
     """Return a model from its description and numbers.
 
     Args:
         about: the description
         numbers: of the same file
         network: the word to load the network by, where that is not the one in the description
+        front: the same of features in front of it
     """
     try:
-        return Ready(_answers(about, dict(numbers), network), about).eval()
+        return Ready(_answers(about, dict(numbers), network, front), about, front).eval()
     except (RuntimeError, KeyError, ValueError, TypeError) as e:
         why = " ".join(str(e).split())[:200]
         raise BadInput(f"model: its numbers do not fit its description ({why})") from None
 
 
-def _answers(about: Description, numbers: dict[str, Tensor], network: str) -> nn.Module:
+def _answers(about: Description, numbers: dict[str, Tensor], network: str, front: str) -> nn.Module:
     if about.kind == "features":
         x = Params({k.removeprefix(HEAD): v for k, v in numbers.items()})
         scaling = Scaling(about.mean, about.std)
         return OfFeatures(x, network or about.features, about.shape, scaling)
-    made = build(network or about.network, about.shape, len(about.classes), about.seed)
+    shape = shape_of(front or about.front or NONE, about.shape)
+    made = build(network or about.network, shape, len(about.classes), about.seed)
     if about.kind == "network":
         made.load_state_dict(numbers)
         return made.eval()

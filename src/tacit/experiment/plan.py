@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import Experiment, Setting, dataset_of, found_anywhere
+from tacit.experiment.encoding import chosen_features, featured, network_for, shape_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
@@ -39,7 +41,7 @@ from tacit.experiment.signs import of_data, warn_of
 from tacit.experiment.watch import Watcher
 from tacit.methods import METHODS
 from tacit.methods.spec import name_of
-from tacit.models import build, choose
+from tacit.models import build
 from tacit.models.precision import chosen
 from tacit.privacy.checks import check_once, slow_words
 
@@ -80,25 +82,37 @@ class Plan:
             )
         solved = calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
         experiment = replace(experiment, method=settled(solved))
-        model = build(network or s.model, dataset.shape, len(dataset.classes), s.seed)
+        features = chosen_features(s.features, experiment.method, dataset.shape)
+        shape = shape_of(features, dataset.shape)
+        word = network_for(s.model, features, shape)
+        model = build(network or word, shape, len(dataset.classes), s.seed)
         check_aggregate(experiment, len(federation.everyone))
         check_goal(experiment.method, dataset.goal)
         outputs = len(dataset.classes)
-        check_parts(experiment.method, model, dataset.shape, outputs, dataset.goal)
+        check_parts(experiment.method, model, shape, outputs, dataset.goal)
         warn_of_delta(s.delta, federation.sizes())
         warn_of_classes(dataset)
         warn_of(of_data(dataset))
         device, clips = _device(s.device), experiment.method.per_example
         resolved = replace(
             s,
-            model=anywhere(choose(s.model, dataset.shape)),
+            model=anywhere(word),
+            features=anywhere(features),
             split=anywhere(s.split),
             encoder=anywhere(s.encoder),
             clients=_clients(s, federation),
-            precision=chosen(s.precision, model, dataset.shape, clips=clips, device=device),
+            precision=chosen(s.precision, model, shape, clips=clips, device=device),
         )
         experiment = replace(experiment, setting=resolved)
         return cls(experiment, federation, model, device, _processes(s, device))
+
+    @cached_property
+    def encoded(self) -> Federation:
+        """The federation with features in place of inputs, if there are any: as networks see it.
+
+        Made when it is first needed: what a run costs is known without it.
+        """
+        return featured(self.federation, self.experiment.setting.features)
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""
@@ -123,7 +137,7 @@ class Plan:
         """Return what a process needs to be any client, the budget that it keeps included."""
         setting = self.experiment.setting
         return World(
-            self.federation,
+            self.encoded,
             self.model,
             setting.seed,
             directory.clients,

@@ -105,6 +105,7 @@ class RunDir:
             (self.folder / LEDGER).touch()  # empty: nothing has left a client
             self.rewrite(experiment)
             keep_code(self, experiment.setting.model)
+            keep_code(self, experiment.setting.features)
         except OSError as e:
             raise BadInput(f"out = '{self.folder}': cannot be written ({e.strerror})") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,14 @@ from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of, calibrated
 from tacit.experiment.config import SITES, Experiment
+from tacit.experiment.encoding import NONE, chosen_features, featured, network_for, shape_of
 from tacit.experiment.expected import Prediction
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, noise_in, score_with
 from tacit.local.sgd import network
-from tacit.models import build, choose
+from tacit.models import build
 
 # connects to the sites of a run
 Open = Callable[[Charter, Config, AtServer], Sites]
@@ -123,9 +125,13 @@ class AtSites:
                 f"metric = {s.metric!r}: sites tell how often a class was answered right, and no "
                 f"more; allowed: {', '.join(COUNTED)}"
             )
+        features = chosen_features(s.features, method, shape)
+        public = None if public is None else _encoded(public, features, mean, std)
+        seen = shape_of(features, shape)
         setting = replace(
             s,
-            model=choose(s.model, shape),
+            model=network_for(s.model, features, seen),
+            features=features,
             clients=clients,
             split=SITES,
             data=SITES,
@@ -134,11 +140,21 @@ class AtSites:
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         table = next(iter(facts.values())).table
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
-        model = build(setting.model, shape, len(classes), s.seed)
+        model = build(setting.model, seen, len(classes), s.seed)
         check_aggregate(resolved, clients)
-        check_parts(method, model, shape, len(classes))
-        seen = holding(dataset, clients, seed=s.seed)
-        return cls(resolved, model, seen, open, run, sample_seed, facts, public)
+        check_parts(method, model, seen, len(classes))
+        empty = holding(dataset, clients, seed=s.seed)
+        return cls(resolved, model, empty, open, run, sample_seed, facts, public)
+
+    @cached_property
+    def encoded(self) -> Federation:
+        """The same with the shapes of features, if there are any: as networks see it."""
+        d, features = self.federation.dataset, self.experiment.setting.features
+        if features == NONE:
+            return self.federation
+        nothing = _nothing(shape_of(features, d.shape))
+        seen = replace(d, train=nothing, test=nothing, features=features)
+        return replace(self.federation, dataset=seen)
 
     def config(self, directory: RunDir) -> Config:
         """Return what the coordinator knows of the run."""
@@ -164,9 +180,7 @@ class AtSites:
     def world(self, directory: RunDir) -> World:
         """Return what the coordinator needs for tasks of its own."""
         s = self.experiment.setting
-        return World(
-            self.federation, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta
-        )
+        return World(self.encoded, self.model, s.seed, directory.clients, "cpu", s.noise, s.delta)
 
     def charter(self) -> Charter:
         """Return what sites are told of the run."""
@@ -177,13 +191,14 @@ class AtSites:
             s.clients,
             s.seed,
             s.model,
-            self.federation.dataset.shape,
+            self.encoded.dataset.shape,
             len(self.federation.dataset.classes),
             s.delta,
             s.compress,
             0.0 if budget.epsilon == math.inf else budget.epsilon,
             budget.unit,
             budget.observer,
+            s.features,
         )
 
     def scores(self, s: Any, engine: Engine) -> Json:
@@ -263,6 +278,14 @@ def _short(values: tuple[object, ...]) -> str:
         f"({', '.join(map(str, values[:4]))}{', ...' if len(values) > 4 else ''}; "
         f"{len(values)} in all)"
     )
+
+
+def _encoded(
+    public: Examples, features: str, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Examples:
+    """Return examples that belong to nobody as the sites' networks see theirs."""
+    dataset = Dataset("public", public, public.take(torch.arange(0)), (), mean, std)
+    return featured(holding(dataset, 1, seed=0, client=0), features).dataset.train
 
 
 def _nothing(shape: tuple[int, ...]) -> Examples:

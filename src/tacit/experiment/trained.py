@@ -10,6 +10,7 @@ import torch
 
 from tacit.core import BadInput, ClientId, PartOfTests
 from tacit.core.own_code import anywhere, is_code
+from tacit.core.registry import names_code
 from tacit.data.examples import Dataset
 from tacit.engines.facts import facts_from
 from tacit.engines.store import ClientStore
@@ -62,6 +63,10 @@ def load(
         raise BadInput(
             f"'{place}': its model needs the code {word}, which it does not hold; {NAME}"
         )
+    if names_code(about.front):
+        raise BadInput(
+            f"'{place}': its features are the code {about.front}, which it does not hold"
+        )
     return put_together(about, numbers, model)
 
 
@@ -92,7 +97,8 @@ def trained(
         raise BadInput(f"'{folder}': no model yet; `tacit resume {folder}` finishes it")
     numbers = tensors_from(directory.get(MODEL), folder / MODEL)
     word = about.features if about.kind == "features" else about.network
-    return put_together(about, numbers, model or runnable(directory, word, trust=trust_code))
+    front = runnable(directory, about.front, trust=trust_code)
+    return put_together(about, numbers, model or runnable(directory, word, trust=trust_code), front)
 
 
 def _about(directory: RunDir, dataset: Dataset | None) -> Description:
@@ -158,8 +164,10 @@ def _by_method(
     own = "" if PartOfTests.read(client) else client
     order = tuple(relabel[int(own)]) if own and relabel else ()
     known = taken_apart(predict, replace(about, client=own, order=order, kind="network"), word)
+    if known and known[0].kind == "features":
+        return put_together(*known, runnable(directory, known[0].features, trust=trust_code))
     made = known[0] if known else replace(about, client=own, order=order)
-    return Ready(predict, made).eval()
+    return Ready(predict, made, runnable(directory, about.front, trust=trust_code)).eval()
 
 
 def _known_client(client: ClientId, plan: Plan) -> ClientId:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tacit.core import Client, Cohort, Params, Reply, some, task
 from tacit.local.sgd import SGD, Trains
@@ -13,6 +13,20 @@ from tacit.local.sgd import SGD, Trains
 class State:
     x: Params
     round: int = 0
+
+    def after(self, dx: Params, momentum: float = 0.0) -> State:
+        return State(self.x + dx, self.round + 1)
+
+
+@dataclass(frozen=True)
+class Moving(State):
+    """A state of a server with momentum: a share of its last step is taken again."""
+
+    v: Params = field(default_factory=Params)  # the last step
+
+    def after(self, dx: Params, momentum: float = 0.0) -> Moving:
+        v = momentum * self.v + dx
+        return Moving(self.x + v, self.round + 1, v)
 
 
 @dataclass(frozen=True)

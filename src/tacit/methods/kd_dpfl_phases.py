@@ -27,19 +27,13 @@ class Labelling:
 
     how: str  # moments, sub-teachers or vote
     epsilon: float  # eps_1, what it costs a large client
-    features: str  # of the images, for moments
     voting: Voting
 
     @property
     def moments(self) -> Moments:
         """What large clients release; as there are few of them, more of it goes to the means."""
         head = "lda" if self.epsilon < 2 else "auto"
-        return Moments(self.epsilon, self.features, head=head, share=0.5)  # type: ignore[arg-type]
-
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        """Refuse inputs that have no such features."""
-        if self.how == "moments":
-            self.moments.check_inputs(shape)
+        return Moments(self.epsilon, head=head, share=0.5)  # type: ignore[arg-type]
 
     def rule(self, delta: float) -> Terms | NoisyCounts | NoisyWinners:
         """Return the rule of what a large client releases, once."""

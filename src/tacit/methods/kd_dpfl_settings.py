@@ -41,8 +41,6 @@ class Settings(Method):
     mode: Literal["certified", "paper"] = "certified"
     # auto: moments if certified, else vote
     labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"
-    # features of the images, for `moments`: hog, colour-hog, dct, raw, or yours: module:function
-    features: str = "auto"
     epsilon: float = 8.0  # what every client spends over the whole run
     eps_1: float = 0.0  # epsilon of large clients, for the pseudo-labels; 0: epsilon
     eps_2: float = 0.0  # epsilon of general clients, for phase 2; 0: epsilon
@@ -75,7 +73,7 @@ class Settings(Method):
         usual = "vote" if self.mode == "paper" else "moments"
         how = usual if self.labels == "auto" else self.labels
         voting = Voting(how, self.budgets[0], self.queries, self.vote_noise, self.sub, self.teacher)
-        return Labelling(how, self.budgets[0], self.features, voting)
+        return Labelling(how, self.budgets[0], voting)
 
     @property
     def phase_2(self) -> Rounds:
@@ -98,9 +96,6 @@ class Settings(Method):
     @property
     def per_example(self) -> bool:
         return self.mode == "certified"
-
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        self.phase_1.check_inputs(shape)
 
     def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
         large = large_clients(sizes, self.m)

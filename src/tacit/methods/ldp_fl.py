@@ -32,7 +32,7 @@ from tacit.core import (
 from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods import ldp_fl_claims as paper
 from tacit.methods.dp_fedavg import Update as Sent
-from tacit.methods.fedavg import State
+from tacit.methods.fedavg import Moving, State
 from tacit.methods.ldp_fl_settings import Settings
 from tacit.privacy.claimed import other_of
 from tacit.privacy.gdp import gdp_mu
@@ -47,7 +47,7 @@ class LDPFL(Settings):
             update_rule(self.mechanism, "ldp_fl update", self.clip, 1.0)
 
     def init(self, x0: Params) -> State:
-        return State(x0)
+        return Moving(x0, v=x0.zeros()) if self.momentum else State(x0)
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         N = len(cohort.everyone)
@@ -56,7 +56,7 @@ class LDPFL(Settings):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
             replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
-            s = State(x=s.x + cohort.mean(r.dx for r in replies), round=t + 1)
+            s = s.after(cohort.mean(r.dx for r in replies), self.momentum)
             yield s
 
     def rule(

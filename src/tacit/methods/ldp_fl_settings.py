@@ -37,6 +37,7 @@ class Settings(Method):
     relation: Literal["zero-out", "replace"] = "zero-out"
     # how mode `update` clips: flat, layers, or a mechanism of your own as module:function
     mechanism: str = "flat"
+    momentum: float = 0.0  # the server's: share of its last step that is taken again
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
 
     def __post_init__(self) -> None:
@@ -47,6 +48,7 @@ class Settings(Method):
         for delta in self.deltas:
             check_number("deltas", delta, above=0, below=1)
         check_clip("clip", self.clip)
+        check_number("momentum", self.momentum, at_least=0, below=1)
         if self.epsilons and self.epsilon != Settings.epsilon:
             own = "clients have an epsilon of their own already (epsilons)"
             raise BadInput(f"epsilon = {self.epsilon:g}: {own}")

@@ -40,10 +40,9 @@ from tacit.local.teachers import Size
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.rules import once
 from tacit.synthesis.classifiers import made_of, predictor
-from tacit.synthesis.features import choose, encoder
+from tacit.synthesis.features import encoder_of, in_order
 from tacit.synthesis.moments import Terms, encoded, release
 
-ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
 ENOUGH = 1000  # records of a class, on average, from which on it has a covariance of its own
 
 
@@ -57,9 +56,8 @@ class State:
 class Moments(Method):
     answers = "shared"
     can_follow: ClassVar[bool] = False
+    wants_features: ClassVar[bool] = True
     epsilon: float = 1.0  # what the release costs one example
-    # hog, colour-hog, dct, raw, or a public encoder of your own as module:function
-    features: str = "auto"
     # auto: qda, with few records lda
     head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"
     share: float = 0.2  # share of the budget for counts and means
@@ -75,9 +73,6 @@ class Moments(Method):
     @property
     def rounds(self) -> int:
         return 1
-
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        encoder(self.features, shape)
 
     def init(self, x0: Params) -> State:
         return State(Params({}))
@@ -100,11 +95,10 @@ class Moments(Method):
     def labels(self, cohort: Cohort, S: Sample, images: Tensor) -> Tensor:
         """Ask these clients for their moments; return what they make public images to be."""
         unlabelled = Examples(images, torch.zeros(len(images), dtype=torch.int64))
-        call = label(x=self.classifier(cohort, S), features=self.features)
-        return cohort.own(call, unlabelled, 0).y
+        return cohort.own(label(x=self.classifier(cohort, S)), unlabelled, 0).y
 
     def predictor(self, me: Client, s: State) -> Predictor:
-        return predictor(me, s.x, self.features)
+        return predictor(me, s.x)
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         return once(self.terms(delta), sizes, sizes)
@@ -123,11 +117,10 @@ class Sent:
 
 @task
 def moments(me: Client, how: Moments, delta: float, n: int) -> Reply[Sent]:
-    shape = tuple(me.data.source.x.shape[1:])
-    F, y = encoded(me.data, encoder(how.features, shape))
+    F, y = encoded(me.data, encoder_of(me.data))
     few = how.head == "auto" and n < ENOUGH * me.classes
     found = release(me, F, y, me.classes, how.terms(delta), shared=few or how.head == "lda")
-    return Reply(Sent(found, PublicInt(choose(how.features, shape) in ORDERED)))
+    return Reply(Sent(found, PublicInt(in_order(me.data))))
 
 
 @dataclass(frozen=True)
@@ -136,6 +129,6 @@ class Labels:
 
 
 @task(at="server")
-def label(me: Client, x: Params, features: str) -> Reply[Labels]:
+def label(me: Client, x: Params) -> Reply[Labels]:
     """Label examples that the server may see."""
-    return Reply(Labels(all_scores(predictor(me, x, features), me.data).argmax(1)))
+    return Reply(Labels(all_scores(predictor(me, x), me.data).argmax(1)))

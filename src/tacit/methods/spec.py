@@ -136,6 +136,11 @@ def method_from(raw: Json | str) -> Method:
     if given.get("relation") == "add/remove":  # as runs of before have it in their config.toml
         given["relation"] = "zero-out"
     cls = method_class(str(given.pop("name")))
+    if "features" in given and "features" not in {f.name for f in fields(cls)}:
+        raise BadInput(
+            f"features = {given['features']!r}: are of the experiment, not of a method: "
+            f"--features {given['features']}, or features = ... beside data and split"
+        )
     inner = {key: _inner(given.pop(key)) for key in inner_fields(cls) if key in given}
     method: Method = validated(cls, _completed(given, cls()), "method")
     return replace(method, **inner)

@@ -21,6 +21,7 @@ from markupsafe import Markup
 import tacit
 from tacit import codec
 from tacit.core import BadInput, Json
+from tacit.experiment.config import of_before
 from tacit.methods.spec import method_from
 from tacit.privacy import rounded_down, show_epsilon
 from tacit.report.audits import read_audits
@@ -358,7 +359,7 @@ def claims(run: RunFacts) -> list[tuple[str, str, str]]:
         return []
     sizes = {c: int(n) for c, n in zip(held.clients, held.counts.sum(1), strict=True)}
     try:
-        found = method_from(raw).claims(sizes, run.delta)
+        found = method_from(of_before({"method": raw})["method"]).claims(sizes, run.delta)
     except (BadInput, ArithmeticError):  # a method whose noise was never solved
         return []
     return [(word, show_epsilon(epsilon), remark) for word, epsilon, remark in found]

@@ -19,6 +19,7 @@ from tacit.data.labels import told
 from tacit.data.official import classes_of
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
+from tacit.experiment.config import of_before
 from tacit.experiment.metrics import WORDS
 from tacit.experiment.rundir import SEVERAL
 from tacit.methods import METHODS
@@ -59,6 +60,12 @@ class RunFacts:
         return said if (said := self.config.get("metric")) in WORDS else "accuracy"
 
     @property
+    def of_features(self) -> str:
+        """Says which public features stand in front of the model, if any do."""
+        name = str(self.config.get("features", "none"))
+        return "" if name in ("none", "auto") else f" of public features {label_of(name)}"
+
+    @property
     def final(self) -> Json:
         """The last evaluated line."""
         return next((line for line in reversed(self.lines) if line["accuracy"] is not None), {})
@@ -77,7 +84,7 @@ class RunFacts:
         if not of_this_package(raw):
             return None
         try:
-            return method_from(raw).rounds
+            return method_from(of_before({"method": raw})["method"]).rounds
         except BadInput:
             return None
 
@@ -310,5 +317,6 @@ def with_labels(runs: Sequence[RunFacts]) -> list[RunFacts]:
             if key != "seed" and any(key in other and other[key] != value for other in alike)
         ]
         said = ", ".join(f"{key.removeprefix('method.')}={own[key]}" for key in apart[:4])
-        named.append(replace(run, label=f"{run.method}: {said}" if said else run.method))
+        label = f"{run.method}{run.of_features * ('features' not in apart)}"
+        named.append(replace(run, label=f"{label}: {said}" if said else label))
     return named

@@ -337,7 +337,8 @@ def _card(run: RunFacts, booked: Booked) -> list[Statement]:
         f"{k} {first[k]}" for k in ("tacit", "python", "torch", "commit") if first.get(k)
     )
     return [
-        Statement("Model", _cut(f"{c.get('model', '?')}, trained by {run.method}"), "config.toml"),
+        Statement("Model", _cut(f"{c.get('model', '?')}{run.of_features}, trained by "
+                  f"{run.method}"), "config.toml"),
         Statement("Training data", _cut(f"{name}, divided {c.get('split', '?')} over "
                   f"{c.get('clients', '?')} clients"), "config.toml"),
         Statement("Performance", (scores or "not evaluated") + f"; worst client {worst} % on its "

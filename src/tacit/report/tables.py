@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tacit.experiment.encoding import NONE
 from tacit.experiment.metrics import WORDS
 from tacit.privacy import show_epsilon
 
@@ -27,8 +28,10 @@ def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
     clients' own. Epsilon is against the server, for an example zeroed out and for a client
     replaced, and for a client replaced against whoever gets the model.
     """
+    shown = any(r.features != NONE for r in rows)
     head = [
         "method",
+        *["features"] * shown,
         f"{WORDS[rows[0].metric]} %",
         "own data %",
         "eps example",
@@ -40,6 +43,7 @@ def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
     body = [
         [
             r.method,
+            *[r.features] * shown,
             "-" if r.personal else spread(r.shown),
             spread(r.own_data),
             show_epsilon(r.epsilon["example/server"]),
@@ -77,8 +81,10 @@ def sweep_table(rows: Sequence[tuple[Point, Row]], form: Form = "text") -> str:
         list(rows[0][0].values),
         list(dict.fromkeys(k for _, r in rows for k in r.measured)),
     )
+    shown = any(r.features != NONE for _, r in rows)
     head = [
         "method",
+        *["features"] * shown,
         *over,
         f"{WORDS[rows[0][1].metric]} %",
         *(f"{k} %" for k in also),
@@ -89,6 +95,7 @@ def sweep_table(rows: Sequence[tuple[Point, Row]], form: Form = "text") -> str:
     body = [
         [
             point.word,
+            *[r.features] * shown,
             *(f"{point.values[k]:g}" for k in over),
             spread(r.shown),
             *(spread(r.measured.get(k, ())) for k in also),

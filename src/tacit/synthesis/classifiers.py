@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.core import Client, Params, Predictor, params_of
 from tacit.privacy.mechanisms import clip_rows
-from tacit.synthesis.features import choose, encoder
+from tacit.synthesis.features import as_they_are, choose, encoder
 from tacit.synthesis.moments import Gaussians, Terms, plain, pooled
 
 HEADS = ("qda", "lda", "logistic", "mlp")
@@ -53,6 +53,7 @@ class Scaling:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    features: str = ""  # inputs are public features of this name already
 
 
 class OfFeatures(nn.Module):
@@ -61,9 +62,9 @@ class OfFeatures(nn.Module):
     def __init__(self, x: Params, features: str, shape: tuple[int, ...], scaling: Scaling) -> None:
         super().__init__()
         self.x = x
-        self.features = choose(features, shape)
+        self.features = scaling.features or choose(features, shape)
         self.scaling = scaling
-        self.encode = encoder(features, shape)
+        self.encode = as_they_are if scaling.features else encoder(features, shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return scores of network inputs, features clipped as in the release."""
@@ -71,10 +72,11 @@ class OfFeatures(nn.Module):
         return scores(self.x, clip_rows(self.encode(plain(inputs, self.scaling)), 1.0)[:, :k])
 
 
-def predictor(me: Client, x: Params, features: str) -> Predictor:
+def predictor(me: Client, x: Params) -> Predictor:
     """Return the function from network inputs to scores."""
-    shape = tuple(me.test.source.x.shape[1:])
-    return OfFeatures(x, features, shape, Scaling(tuple(me.test.mean), tuple(me.test.std)))
+    shape, data = tuple(me.test.source.x.shape[1:]), me.test
+    scaling = Scaling(tuple(data.mean), tuple(data.std), data.features)
+    return OfFeatures(x, "auto", shape, scaling)
 
 
 def quadratic(g: Gaussians) -> Params:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import BadInput
+from tacit.core.data import LocalData
 from tacit.core.registry import Registry
 from tacit.privacy.checks import FAR
 from tacit.privacy.insides import chance, digest
@@ -25,10 +26,14 @@ Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 FEATURES: Registry[Callable[[tuple[int, ...]], Encoder]] = Registry(
     "features", group="tacit.features", also=("auto",)
 )  # by name: what makes an encoder for inputs of a shape
+ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
 # cells along a side, directions of gradients, cells of mean colours along a side
 CELLS = 6
 BINS = 8
 COLOURS = 3
+# what features are multiplied by as inputs of a network, which steps of the usual sizes then suit;
+# a power of two, so that nothing is rounded
+SCALE = 4.0
 MANY = 64  # examples that an encoder of the user's own is tried on
 
 
@@ -48,6 +53,24 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
             f"these inputs are {'x'.join(map(str, shape))}"
         )
     return FEATURES[name](shape)
+
+
+def encoder_of(data: LocalData) -> Encoder:
+    """Return what makes features of :func:`tacit.synthesis.moments.plain` inputs of a client.
+
+    Inputs that are features already stay; of others, those that ``auto`` stands for.
+    """
+    return as_they_are if data.features else encoder("auto", tuple(data.source.x.shape[1:]))
+
+
+def as_they_are(x: Tensor) -> Tensor:
+    """Return features as they are."""
+    return x
+
+
+def in_order(data: LocalData) -> bool:
+    """Tell whether a client's features come in the order of their frequencies."""
+    return choose(data.features or "auto", tuple(data.source.x.shape[1:])) in ORDERED
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:

@@ -16,17 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core import Array, Client, ClientId, Params, Release, check_clip, check_number
+from tacit.core.data import LocalData
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
 from tacit.privacy.rules import Noised
-from tacit.synthesis.features import Dct, Encoder
+from tacit.synthesis.features import SCALE, Dct, Encoder
 from tacit.synthesis.labels import held
 
 CHUNK = 1000  # records encoded at a time
@@ -238,11 +239,24 @@ def denoised(M: Tensor, n: Tensor, parts: Tensor | int, terms: Terms, ridge: flo
     return found
 
 
-def plain(inputs: Tensor, data: Any) -> Tensor:
+class Scaled(Protocol):
+    """How inputs were normalised for a network, such as a client's data."""
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+    @property
+    def std(self) -> tuple[float, ...]: ...
+    @property
+    def features(self) -> str: ...
+
+
+def plain(inputs: Tensor, data: Scaled) -> Tensor:
     """Return inputs as they were before they were normalised for a network.
 
-    Images in 0..1, features as they are.
+    Images in 0..1, public features in their own size, others as they are.
     """
+    if data.features:
+        return inputs / SCALE
     if inputs.dim() != 4:
         return inputs
     mean, std = (
@@ -251,7 +265,7 @@ def plain(inputs: Tensor, data: Any) -> Tensor:
     return inputs * std + mean
 
 
-def encoded(data: Any, encode: Encoder) -> tuple[Tensor, Tensor]:
+def encoded(data: LocalData, encode: Encoder) -> tuple[Tensor, Tensor]:
     """Return the features and labels of a client's data."""
     parts = [
         data.batch(slice(start, start + CHUNK)) for start in range(0, max(len(data), 1), CHUNK)
@@ -287,7 +301,13 @@ class Moments:
         """Fit a client's data privately: the two releases are in its ledger."""
         like = me.data.examples.x[:0]
         terms = self.terms(epsilon, delta)
-        code = Code(tuple(like.shape[1:]), like.dtype == torch.uint8, self.frequencies, self.bound)
+        code = Code(
+            tuple(like.shape[1:]),
+            like.dtype == torch.uint8,
+            self.frequencies,
+            self.bound,
+            features=bool(me.data.features),
+        )
         F, y = encoded(me.data, code.encode)
         found = pooled([release(me, F, y, classes, terms)], terms, mix=0.0, ridge=0.0)
         return Fitted(found, code, terms.sd_sums / terms.s)
@@ -297,12 +317,20 @@ class Code:
     """Examples as points of about unit norm, and back."""
 
     def __init__(
-        self, shape: tuple[int, ...], bytes_: bool, frequencies: int, bound: float
+        self,
+        shape: tuple[int, ...],
+        bytes_: bool,
+        frequencies: int,
+        bound: float,
+        *,
+        features: bool = False,
     ) -> None:
         self.shape = shape
         self.bytes = bytes_
         self.dct = Dct(shape, frequencies) if len(shape) == 3 else None
-        self.scale = bound * math.sqrt(math.prod(shape))
+        # public features have norm 1 as it is, and are stored as inputs of a network
+        self.scale = 1.0 if features else bound * math.sqrt(math.prod(shape))
+        self.stored = SCALE if features else 1.0
 
     def encode(self, x: Tensor) -> Tensor:
         """Return points for examples."""
@@ -311,7 +339,7 @@ class Code:
     def decode(self, points: Tensor) -> Tensor:
         """Return examples for points, in the data's own kind."""
         if self.dct is None:
-            return (points * self.scale).view(-1, *self.shape)
+            return (points * self.scale * self.stored).view(-1, *self.shape)
         x = self.dct.inverse(points * self.scale).clamp(0, 1)
         return (255 * x).round().to(torch.uint8) if self.bytes else x
 

@@ -171,8 +171,8 @@ def test_the_cost_is_known_before_the_run(sandbox, epsilon):
 def test_it_labels_what_the_server_may_see(sandbox):
     engine, s = finished(sandbox, Moments(epsilon=10.0))
     me = someone(engine)
-    want = predictor(me, s.x, "auto")(me.data.batch(slice(0, len(me.data)))[0]).argmax(1)
-    found = label.fn(me, s.x, "auto").sent.y
+    want = predictor(me, s.x)(me.data.batch(slice(0, len(me.data)))[0]).argmax(1)
+    found = label.fn(me, s.x).sent.y
     assert torch.equal(found, want)
 
 
@@ -183,13 +183,3 @@ def test_it_labels_what_the_server_may_see(sandbox):
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(BadInput, match=f"{setting} = {value}"):
         Moments(**{setting: value})
-
-
-def test_features_that_do_not_fit_are_refused_by_name(sandbox):
-    for name, why in (
-        ("hog", "needs images"),
-        ("hgo", "allowed|Allowed"),
-        ("no_such_module:f", "cannot be loaded"),
-    ):
-        with pytest.raises(BadInput, match=f"features = '{name}': .*({why})"):
-            finished(sandbox, Moments(features=name))

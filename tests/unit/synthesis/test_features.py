@@ -320,15 +320,13 @@ def test_an_encoder_that_is_no_function_of_one_example_is_refused_by_name(
     monkeypatch.delitem(sys.modules, "mixing_encoders")
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["moments:features=mixing_parts:centred", "kd_dpfl:per_round=3,features=mixing_parts:centred"],
-)
+@pytest.mark.parametrize("word", ["moments", "kd_dpfl:per_round=3", "fedavg"])
 def test_a_run_with_such_an_encoder_is_refused_before_it_starts(word, tmp_path, monkeypatch):
     (tmp_path / "mixing_parts.py").write_text(MIXING)
     monkeypatch.syspath_prepend(tmp_path)
-    split = "iid" if word.startswith("moments") else "sizes:2x300,3x100,public=100"
-    with pytest.raises(BadInput, match="features = 'mixing_parts:centred': what it says of one"):
-        tacit.run(word, split=split, out=tmp_path / "run", workers=0)
+    split = "sizes:2x300,3x100,public=100" if word.startswith("kd_dpfl") else "iid"
+    features = "mixing_parts:centred"
+    with pytest.raises(BadInput, match=f"features = '{features}': what it says of one"):
+        tacit.run(word, features=features, split=split, out=tmp_path / "run", workers=0)
     assert not (tmp_path / "run").exists()
     monkeypatch.delitem(sys.modules, "mixing_parts")
