@@ -27,8 +27,8 @@ from tacit.apps.flower_internals import (
 )
 from tacit.apps.letters import sealed, unsealed
 from tacit.apps.listener import Denied
+from tacit.apps.message_heads import head, telling
 from tacit.apps.post import Parcel, Post
-from tacit.apps.sending import head, telling
 from tacit.apps.signing import Signer
 from tacit.codec import Stored, pack, same, unpack
 from tacit.core import BadInput

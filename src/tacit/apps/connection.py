@@ -44,8 +44,8 @@ from tacit.apps.flower_internals import (
 from tacit.apps.gateway import SIZE
 from tacit.apps.keys import PrivateKey, authority_of
 from tacit.apps.letters import HEAD, sealed, unsealed
+from tacit.apps.message_heads import head
 from tacit.apps.post import PIECE, Parcel
-from tacit.apps.sending import head
 from tacit.apps.signing import CLOCK, TOLERANCE, Signer
 from tacit.apps.site import Site
 from tacit.core import BadInput, TacitError

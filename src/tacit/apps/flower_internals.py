@@ -7,6 +7,7 @@ broke when another version of Flower is tried.
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app.error import Error
@@ -52,9 +53,11 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
 
 __all__ = [
     "AcquireTaskRequest",
@@ -102,6 +105,15 @@ SUPERLINK = (
     "watch(int(sys.argv.pop(1)));"
     "from flwr.superlink.cli.flower_superlink import flower_superlink; flower_superlink()"
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Import the grid when it is asked for: it is the coordinator's alone, and slow to import."""
+    if name != "HttpGrid":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flwr.superlink.grid import HttpGrid
+
+    return HttpGrid
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 
 from tacit.apps.flower_internals import (
     Error,
     ErrorCode,
     HttpGrid,
-    ObjectTree,
     PullAppMessagesRequest,
-    PullMessagesResponse,
     PushAppMessagesRequest,
     make_message,
     message_from_proto,
-    message_to_proto,
 )
+from tacit.apps.message_heads import head, telling
 from tacit.apps.post import Post
 from tacit.core import BadInput
 
@@ -73,19 +71,3 @@ class PostGrid(HttpGrid):
             why = str(e) if isinstance(e, BadInput) else f"cannot be read ({type(e).__name__})"
             return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
         return make_message(metadata=about, content=content)
-
-
-def head(message: Message) -> Message:
-    """Return a message that carries nothing, under an id of its own."""
-    about: Any = message.metadata
-    made: Message = make_message(metadata=about, content=RecordDict())
-    about.__dict__["_message_id"] = made.object_id
-    return made
-
-
-def telling(message: Message) -> Any:
-    """Return how a node is told of a message, as Flower does: one that has a single part."""
-    return PullMessagesResponse(
-        messages_list=[message_to_proto(message)],
-        message_object_trees=[ObjectTree(object_id=message.metadata.message_id)],
-    )
