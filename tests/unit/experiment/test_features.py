@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asking import CHARTER, a_site, ask, refusal
+from asking import CHARTER, SEED, a_site, ask, refusal
 
 import tacit
 from tacit.codec import same
@@ -22,7 +22,7 @@ from tacit.experiment.exporting import export
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
-from tacit.experiment.sites import tally
+from tacit.experiment.sites import AtSites, tally
 from tacit.experiment.start import resume
 from tacit.experiment.trained import trained
 from tacit.local.sgd import SGD
@@ -335,6 +335,22 @@ def test_a_site_computes_them_itself_as_a_simulation_does(tmp_path):
     assert tacit.load(site.model_out).predict(data.test.x).shape == (len(data.test),)
     other = refusal(a_site(tmp_path / "b", data), call, charter=replace(charter, shape=(1, 8, 8)))
     assert "not those of this site's data" in other
+
+
+def test_a_coordinator_knows_their_shapes_and_nobodys_examples(tmp_path):
+    facts = a_site(tmp_path / "site", images()).facts()
+    public = SOME.train.take(torch.arange(5))
+    where = {"open": None, "run": CHARTER.run, "sample_seed": 1, "public": public}
+    at = AtSites.of(Experiment(Moments(), Setting(seed=SEED)), {"0": facts, "1": facts}, 2, **where)
+    charter = at.charter()
+    assert (charter.features, charter.shape, charter.model) == ("hog", (128,), "logistic")
+    assert at.federation.dataset.shape == (1, 8, 8)
+    assert at.world(RunDir(tmp_path)).federation.test("test:0/1").features == "hog"
+    pixels = public.x.float() / 255
+    torch.testing.assert_close(at.public.x, SCALE * hog(pixels), atol=1e-3, rtol=0)
+    call = train(x=params_of(at.model), sgd=SGD(batch=4))
+    site = a_site(tmp_path / "site", images())
+    assert refusal(site, call, charter=replace(charter, clients=3)) is None
 
 
 def test_a_site_runs_no_encoder_but_its_owners(tmp_path, monkeypatch):
