@@ -431,7 +431,7 @@ def show(compared: Compared, form: Form = "text") -> None:
     for why in dict.fromkeys(map(_because, compared.rows)):
         methods = ", ".join(names[r.method] for r in compared.rows if _because(r) == why)
         print(f"eps of {methods}: {why}")
-    files = draw_accuracy(runs, compared.folder / s.metric, title, s.metric)
+    files = draw_accuracy(runs, compared.folder / rows[0].metric, title, s.metric)
     print(f"picture: {files[0]}")
     print(f"report: {write_report([compared.folder])}")
     check_any_finished(compared.rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from tacit.cli.flags import parse
 from tacit.codec import write_atomically
 from tacit.core import BadInput
+from tacit.core.data import Goal
 from tacit.data.columns import own_encoder
 from tacit.data.new_inputs import NewInputs, read_new
 from tacit.experiment.exporting import SUFFIX, Format, cost_in_words, export
@@ -25,6 +25,13 @@ from tacit.experiment.result import Run
 from tacit.experiment.trained import load
 
 FEW = 20  # inputs from which on it is worth a word that all get the same answer
+
+
+GIVES: dict[Goal, str] = {
+    "classes": "scores",
+    "regression": "numbers, in the labels' own units",
+    "multilabel": "scores, above 0 for yes",
+}
 
 
 class Which(Protocol):
@@ -72,35 +79,51 @@ def predict(args: Sequence[str]) -> None:
     )
     model = chosen(given)
     new = read_new(given.inputs, model.description.wanted, own_encoder(given.encoder))
-    shares = model.predict_proba(new.x)
-    text = as_csv(new, shares, model.classes)
+    head, rows = answers(model, new.x)
+    text = as_csv(new, head, rows)
     if given.out is None:
         sys.stdout.write(text)
     else:
         write(given.out, text.encode())
-        print(f"{len(shares):,} answers in {given.out}")
-    if said := all_alike(shares, model.classes):
+        print(f"{len(rows):,} answers in {given.out}")
+    if said := all_alike([row[0] for row in rows], model):
         print(f"warning: {said}", file=sys.stderr)
 
 
-def as_csv(new: NewInputs, shares: Tensor, classes: Sequence[str]) -> str:
-    """Return a table: which input, its label, and the probability of each class."""
+def answers(model: Ready, x: Tensor) -> tuple[list[str], list[list[str]]]:
+    """Return the names of columns and a row for each input: what it is, and how likely."""
+    names, about = list(model.classes), model.description
+    if about.goal == "regression":
+        return names, [[f"{v:.6g}" for v in row] for row in model.predict(x).tolist()]
+    shares = model.predict_proba(x)
+    likely = [[f"{p:.6f}" for p in row] for row in shares.tolist()]
+    if about.goal == "classes":
+        best = [[names[i]] for i in shares.argmax(1).tolist()]
+        head = ["label"]
+    else:
+        yes = (shares > 0.5).long().tolist()
+        best = [[about.answer(i, v) for i, v in enumerate(row)] for row in yes]
+        head = names
+    rows = [[*b, *p] for b, p in zip(best, likely, strict=True)]
+    return [*head, *(f"p({name})" for name in names)], rows
+
+
+def as_csv(new: NewInputs, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table: which input, and what is answered for it."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([new.kind, "label", *(f"p({name})" for name in classes)])
-    for name, row, best in zip(new.names, shares.tolist(), shares.argmax(1).tolist(), strict=True):
-        table.writerow([name, classes[best], *(f"{p:.6f}" for p in row)])
+    table.writerow([new.kind, *head])
+    table.writerows([name, *row] for name, row in zip(new.names, rows, strict=True))
     return text.getvalue()
 
 
-def all_alike(shares: Tensor, classes: Sequence[str]) -> str:
-    """Say that all of many inputs get one answer; nothing if they do not."""
-    counts = Counter(shares.argmax(1).tolist())
-    if len(shares) < FEW or len(counts) > 1:
+def all_alike(best: Sequence[str], model: Ready) -> str:
+    """Say that all of many inputs get one class, or one number; nothing if they do not."""
+    if len(best) < FEW or len(set(best)) > 1 or model.description.goal == "multilabel":
         return ""
     return (
-        f"every one of {len(shares)} inputs is {classes[next(iter(counts))]!r}: are they scaled as "
-        "the data that the model was trained on, and was it any good there (`tacit report`)?"
+        f"every one of {len(best)} inputs is {best[0]!r}: are they scaled as the data that the "
+        "model was trained on, and was it any good there (`tacit report`)?"
     )
 
 
@@ -145,5 +168,6 @@ def export_command(args: Sequence[str]) -> None:
     file = export(model, given.out or Path(f"model{SUFFIX[given.to]}"), given.to, said)
     shape = ", ".join(map(str, about.shape))
     how = " (pixels from 0 to 1)" if about.pixels else ""
-    print(f"{file}: takes numbers of shape (n, {shape}){how}, gives {len(about.classes)} scores")
+    what = GIVES[about.goal]
+    print(f"{file}: takes numbers of shape (n, {shape}){how}, gives {len(about.classes)} {what}")
     print(said)

@@ -21,7 +21,6 @@ from tacit.data.examples import Dataset
 from tacit.experiment.config import (
     Experiment,
     Setting,
-    check_compared,
     dataset_of,
     found_anywhere,
     setting_from,
@@ -29,7 +28,7 @@ from tacit.experiment.config import (
 )
 from tacit.experiment.curves import html_table, over_rounds
 from tacit.experiment.encoding import in_tables
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
@@ -97,6 +96,8 @@ class Row:
     metric: str = "accuracy"  # what tables and pictures show
     scores: list[float] = field(default_factory=list)  # by that metric, where it is another one
     features: str = "none"  # public ones that stand in front of the network
+    per_label: dict[str, list[float]] = field(default_factory=dict)  # several labels: share right
+    errors: dict[str, list[float]] = field(default_factory=dict)  # numbers: such as mse, mae age
 
     @property
     def shown(self) -> list[float]:
@@ -133,7 +134,7 @@ class Compared:
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of all methods over rounds."""
         chosen = metric or self.rows[0].metric
-        check_choice("metric", chosen, WORDS)
+        check_choice("metric", chosen, [*WORDS, SQUARED])
         return over_rounds(self.runs, metric=chosen)
 
     def _repr_html_(self) -> str:
@@ -143,12 +144,11 @@ class Compared:
 
 def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of a small table."""
-    head = ["method", WORDS[rows[0].metric], "own data", "eps", "for", "MB up", "seconds"]
+    head = ["method", *goodness(rows[0]), "eps", "for", "MB up", "seconds"]
     body = [
         [
             r.method,
-            "-" if r.personal else _percent(r.shown),
-            _percent(r.own_data),
+            *goodness(r).values(),
             show_epsilon(r.spent),
             r.protects,
             f"{r.megabytes_up:.2f}",
@@ -157,6 +157,19 @@ def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         for r in rows
     ]
     return head, body
+
+
+def goodness(row: Row) -> dict[str, str]:
+    """Return how good a method is, for a small table: columns by their names."""
+    if row.errors:
+        return {name: _plain(values) for name, values in row.errors.items()}
+    shown = {WORDS[row.metric]: "-" if row.personal else _percent(row.shown)}
+    labels = {name: _percent(values) for name, values in row.per_label.items()}
+    return shown | (labels or {"own data": _percent(row.own_data)})
+
+
+def _plain(values: Sequence[float]) -> str:
+    return f"{float(np.mean(values)):.4g}" if values else "-"
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -206,7 +219,6 @@ def start_comparison(
     """Start a comparison in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = dataset_of(plan.setting)
-        check_compared(dataset)
         plan = replace(plan, setting=found_anywhere(plan.setting))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
@@ -338,11 +350,12 @@ def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
     finals = [r.final for r in runs if r.final]
     first = finals[0] if finals else {}
     each = [r.epsilon for r in runs]
-    metric = runs[0].experiment.setting.metric
+    metric = SQUARED if SQUARED in first else runs[0].experiment.setting.metric
+    mse = [f[SQUARED] for f in finals if SQUARED in f]
     return Row(
         method=word,
-        accuracy=[f["accuracy"] for f in finals],
-        own_data=[f["own_data"].get("mean", float("nan")) for f in finals],
+        accuracy=[f["accuracy"] for f in finals if f["accuracy"] is not None],
+        own_data=[f.get("own_data", {}).get("mean", float("nan")) for f in finals],
         personal=first.get("personal", False),
         epsilon={k: max(epsilon[k] for epsilon in each) for k in each[0]},
         spent=max(r.spent for r in runs),
@@ -357,4 +370,7 @@ def row(word: str, runs: Sequence[Run], stopped: Collection[str] = ()) -> Row:
         metric=metric,
         scores=[f.get(metric, float("nan")) for f in finals] if metric != "accuracy" else [],
         features=in_tables(runs[0].experiment.setting.features),
+        per_label={k: [f["per_label"][k] for f in finals] for k in first.get("per_label", {})},
+        errors=({SQUARED: mse} if mse else {})
+        | {f"mae {k}": [f["mae"][k] for f in finals] for k in first.get("mae", {})},
     )

@@ -130,12 +130,6 @@ def found_anywhere(setting: Setting) -> Setting:
     return replace(setting, data=data_room.anywhere(setting.data), schema=schema)
 
 
-def check_compared(dataset: Dataset) -> None:
-    """Refuse to compare by accuracy what has none."""
-    if dataset.goal != "classes":
-        raise BadInput(f"task = {dataset.goal!r}: tables of several runs are of classes; use run")
-
-
 def reading_of(setting: Setting) -> Reading:
     """Return how a setting says that a table is to be read."""
     return Reading(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.core import Json
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.metrics import SQUARED, WORDS
 
 if TYPE_CHECKING:
     from tacit.experiment.result import Run
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 def over_rounds(
     runs: Mapping[str, Sequence[Run]], title: str = "", metric: str = "accuracy"
 ) -> Any:
-    """Return a figure of a metric over rounds, one line per name with a band of one deviation."""
+    """Return a figure of a metric over rounds, one line per name with a band of one deviation.
+
+    Of numbers, which have no accuracy, it is the mean squared error.
+    """
     from matplotlib.ticker import MaxNLocator
 
     from tacit.experiment.shown_figure import ShownFigure  # matplotlib takes a while
 
+    if any(SQUARED in r.final for repeats in runs.values() for r in repeats):
+        metric = SQUARED
+    word, unit = axis_of(metric)
     figure = ShownFigure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for label, repeats in runs.items():
@@ -30,7 +36,7 @@ def over_rounds(
             {m["round"]: m[metric] for m in r.metrics if m.get(metric) is not None} for r in repeats
         ]
         rounds = sorted(set.intersection(*(set(c) for c in curves)))
-        table = 100 * np.array([[c[t] for t in rounds] for c in curves])
+        table = unit * np.array([[c[t] for t in rounds] for c in curves])
         middle, spread = table.mean(0), table.std(0)
         # on the clients' own data, so not comparable: dashed
         personal = bool(repeats[0].final.get("personal"))
@@ -45,11 +51,21 @@ def over_rounds(
         axes.fill_between(
             rounds, middle - spread, middle + spread, color=line.get_color(), alpha=0.2, linewidth=0
         )
-    axes.set(xlabel="round", ylabel=f"test {WORDS[metric]} (%)", ylim=(0, 101), title=title)
+    top = 101 if unit == 100 else None
+    axes.set(xlabel="round", ylabel=f"test {word}", ylim=(0, top), title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
+
+
+def axis_of(metric: str) -> tuple[str, int]:
+    """Return what an axis is called, and what values are multiplied by: shares are in percent.
+
+    >>> axis_of("accuracy"), axis_of("mse")
+    (('accuracy (%)', 100), ('mse', 1))
+    """
+    return (SQUARED, 1) if metric == SQUARED else (f"{WORDS[metric]} (%)", 100)
 
 
 def history(lines: Sequence[Mapping[str, Any]]) -> Any:

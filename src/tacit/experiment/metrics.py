@@ -17,6 +17,7 @@ WORDS: dict[str, str] = {
     "auroc": "AUROC",
     "calibration_error": "calibration error",
 }
+SQUARED = "mse"  # of numbers, which have no accuracy
 COUNTED = ("accuracy", "balanced_accuracy")  # follow from counts of right and wrong by class
 BINS = 15  # of confidence
 MOST_CLASSES = 100  # of a confusion matrix that is written down

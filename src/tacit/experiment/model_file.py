@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
@@ -75,8 +76,31 @@ class Description:
     @property
     def wanted(self) -> Wanted:
         """What inputs must be."""
-        schema = None if self.schema is None else Schema.from_dict(self.schema)
-        return Wanted(self.shape, self.pixels, self.columns, schema)
+        return Wanted(self.shape, self.pixels, self.columns, self.table)
+
+    @property
+    def table(self) -> Schema | None:
+        """The schema, if there is one."""
+        return None if self.schema is None else Schema.from_dict(self.schema)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a schema has brought the numbers that are predicted from a range to -1..1."""
+        return self.goal == "regression" and self.schema is not None
+
+    @property
+    def units(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of each label: what 0 is in its own unit, and how much 1 is more."""
+        table = self.table
+        if table is None or not self.scaled:
+            return (0.0,) * len(self.classes), (1.0,) * len(self.classes)
+        ends = [table[name].unscaled(np.array([0.0, 1.0])) for name in self.classes]
+        return tuple(float(e[0]) for e in ends), tuple(float(e[1] - e[0]) for e in ends)
+
+    def answer(self, label: int, yes: int) -> str:
+        """Return the word for no (0) or yes (1) of one of several labels."""
+        table = self.table
+        return str(yes) if table is None else table[self.classes[label]].categories[yes]
 
 
 def described(dataset: Dataset, *, method: str, seed: int) -> Description:
@@ -102,6 +126,8 @@ class Ready(nn.Module):
 
     mean: Tensor
     std: Tensor
+    middle: Tensor
+    width: Tensor
 
     def __init__(self, answers: Predictor, description: Description, front: str = "") -> None:
         """Make a model ready.
@@ -119,14 +145,20 @@ class Ready(nn.Module):
         self.image = len(description.shape) == 3
         self.register_buffer("mean", torch.tensor(description.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(description.std).view(-1, 1, 1))
+        middle, width = description.units
+        self.register_buffer("middle", torch.tensor(middle))
+        self.register_buffer("width", torch.tensor(width))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes: answer number i is ``classes[i]``."""
+        """The names of the classes, or of labels: answer number i is ``classes[i]``."""
         return self.description.classes
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return a score for each class; whole numbers are taken as pixels from 0 to 255."""
+        """Return a score for each class; whole numbers are taken as pixels from 0 to 255.
+
+        Of regression it is each label's number, in its own unit.
+        """
         x = inputs.float() / 255.0 if inputs.dtype == torch.uint8 else inputs
         if self.encode is not None:
             x = as_inputs(self.encode, x)
@@ -134,28 +166,38 @@ class Ready(nn.Module):
             x = (x - self.mean) / self.std
         scores: Tensor = self.answers(x)
         order = self.description.order
-        return scores[:, list(order)] if order else scores
+        scores = scores[:, list(order)] if order else scores
+        return scores * self.width + self.middle if self.description.scaled else scores
 
     def predict_proba(self, inputs: object) -> Tensor:
         """Return the probability of each class (column) for each input (row).
 
-        Inputs are as they are in the data; what does not fit is refused by
-        :class:`tacit.core.BadInput`.
+        Of several labels it is that of yes, for each. Inputs are as they are in the data; what
+        does not fit is refused by :class:`tacit.core.BadInput`.
         """
-        if (goal := self.description.goal) != "classes":
-            raise BadInput(
-                f"task = {goal!r}: there are no classes to predict; the model itself, called with "
-                "encoded inputs, gives its numbers"
-            )
+        goal = self.description.goal
+        if goal == "regression":
+            raise BadInput("task = 'regression': numbers have no probabilities; use predict")
+        scores = self._scores(inputs)
+        return scores.softmax(1) if goal == "classes" else scores.sigmoid()
+
+    def predict(self, inputs: object) -> Tensor:
+        """Return the class of each input, as a number.
+
+        Of regression a row of numbers, in the labels' own units; of several labels a row of 0 (no)
+        and 1 (yes).
+        """
+        if self.description.goal == "regression":
+            return self._scores(inputs)
+        shares = self.predict_proba(inputs)
+        return shares.argmax(1) if self.description.goal == "classes" else (shares > 0.5).long()
+
+    def _scores(self, inputs: object) -> Tensor:
         x = as_wanted(inputs, self.description.wanted)
         parts = [torch.zeros(0, len(self.classes))]
         with torch.no_grad():
-            parts += [self(x[i : i + CHUNK]).softmax(1) for i in range(0, len(x), CHUNK)]
+            parts += [self(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
         return torch.cat(parts)
-
-    def predict(self, inputs: object) -> Tensor:
-        """Return the class of each input, as a number."""
-        return self.predict_proba(inputs).argmax(1)
 
 
 def whole_network(network: nn.Module, x: Params) -> dict[str, Tensor]:
@@ -235,6 +277,8 @@ def read_description(text: str | bytes, where: object) -> Description:
         raise BadInput(f"'{where}': format = {about.format}: this version reads {FORMAT}")
     if not about.classes or not all(side > 0 for side in about.shape):
         raise BadInput(f"'{where}': shape = {about.shape}, {len(about.classes)} classes: none")
+    if (table := about.table) and (table.task, table.classes) != (about.goal, about.classes):
+        raise BadInput(f"'{where}': its schema predicts something else than the model")
     return about
 
 

@@ -38,14 +38,13 @@ from tacit.experiment.compare import (
 from tacit.experiment.config import (
     Experiment,
     Setting,
-    check_compared,
     dataset_of,
     found_anywhere,
     setting_from,
     shows_setting,
 )
 from tacit.experiment.curves import html_table, over_rounds
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.start import data_again
@@ -148,7 +147,7 @@ class Swept:
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of all points over rounds."""
         chosen = metric or self.rows[0][1].metric
-        check_choice("metric", chosen, WORDS)
+        check_choice("metric", chosen, [*WORDS, SQUARED])
         return over_rounds({_said(p): runs for p, runs in self.runs}, metric=chosen)
 
     def _repr_html_(self) -> str:
@@ -272,7 +271,6 @@ def start_sweep(
     """Start a sweep in a new folder; ``told`` is told which."""
     if dataset is None:
         dataset = dataset_of(plan.setting)
-        check_compared(dataset)
         plan = replace(plan, setting=found_anywhere(plan.setting))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from tacit.core import Array
-from tacit.experiment.curves import over_rounds
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.curves import axis_of, over_rounds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +80,7 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
     themselves.
     """
     figure, axes = new_axes(7.5, 4.5)
+    word, unit = axis_of(rows[0][1].metric)
     field = next(iter(rows[0][0].values))
     lines: dict[str, list[tuple[float, Row]]] = {}
     for point, row in rows:
@@ -89,24 +89,25 @@ def draw_sweep(rows: Sequence[tuple[Point, Row]], stem: Path, title: str = "") -
             (point.values[field], row)
         )
     for label, line in lines.items():
-        bars = _bars(axes, [(x, r.shown) for x, r in line], label=label)
+        bars = _bars(axes, [(x, r.shown) for x, r in line], unit, label=label)
         for name in line[0][1].measured:
             measured = [(x, r.measured.get(name, [])) for x, r in line]
-            _bars(
-                axes, measured, label=f"{label}: {name}", linestyle="--", color=bars[0].get_color()
-            )
+            style = {"linestyle": "--", "color": bars[0].get_color()}
+            _bars(axes, measured, label=f"{label}: {name}", **style)
     places = [point.values[field] for point, _ in rows]
     if min(places) > 0 and max(places) > 30 * min(places):
         axes.set_xscale("log")
-    axes.set(xlabel=field, ylabel=f"test {WORDS[rows[0][1].metric]} (%)", title=title)
+    axes.set(xlabel=field, ylabel=f"test {word}", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return save_figure(figure, stem)
 
 
-def _bars(axes: Any, points: Sequence[tuple[float, Sequence[float]]], **style: Any) -> Any:
+def _bars(
+    axes: Any, points: Sequence[tuple[float, Sequence[float]]], unit: int = 100, **style: Any
+) -> Any:
     """Draw means with error bars; what was not measured is left out."""
-    there = sorted((x, 100 * np.array(values)) for x, values in points if len(values))
+    there = sorted((x, unit * np.array(values)) for x, values in points if len(values))
     middles = [values.mean() for _, values in there]
     spreads = [values.std(ddof=1) if len(values) > 1 else 0.0 for _, values in there]
     return axes.errorbar(

@@ -32,8 +32,7 @@ def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
     head = [
         "method",
         *["features"] * shown,
-        f"{WORDS[rows[0].metric]} %",
-        "own data %",
+        *_goodness(rows[0]),
         "eps example",
         "eps client",
         "client/public",
@@ -44,8 +43,7 @@ def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
         [
             r.method,
             *[r.features] * shown,
-            "-" if r.personal else spread(r.shown),
-            spread(r.own_data),
+            *_goodness(r).values(),
             show_epsilon(r.epsilon["example/server"]),
             show_epsilon(r.epsilon["client/server"]),
             show_epsilon(r.epsilon["client/public"]),
@@ -55,6 +53,22 @@ def comparison_table(rows: Sequence[Row], form: Form = "text") -> str:
         for r in rows
     ]
     return formatted([head, *body], form, ["", *map(stopped, rows)])
+
+
+def _goodness(row: Row) -> dict[str, str]:
+    """Return how good a method is, by the name of the column."""
+    if row.errors or row.per_label:
+        return _reached(row)
+    shown = "-" if row.personal else spread(row.shown)
+    return {f"{WORDS[row.metric]} %": shown, "own data %": spread(row.own_data)}
+
+
+def _reached(row: Row) -> dict[str, str]:
+    """Return the same without clients' own data: errors of numbers, or shares that are right."""
+    if row.errors:
+        return {name: in_units(values) for name, values in row.errors.items()}
+    labels = {f"{name} %": spread(values) for name, values in row.per_label.items()}
+    return {f"{WORDS[row.metric]} %": spread(row.shown)} | labels
 
 
 def stopped(row: Row) -> str:
@@ -86,7 +100,7 @@ def sweep_table(rows: Sequence[tuple[Point, Row]], form: Form = "text") -> str:
         "method",
         *["features"] * shown,
         *over,
-        f"{WORDS[rows[0][1].metric]} %",
+        *_reached(rows[0][1]),
         *(f"{k} %" for k in also),
         "eps",
         "for",
@@ -97,7 +111,7 @@ def sweep_table(rows: Sequence[tuple[Point, Row]], form: Form = "text") -> str:
             point.word,
             *[r.features] * shown,
             *(f"{point.values[k]:g}" for k in over),
-            spread(r.shown),
+            *_reached(r).values(),
             *(spread(r.measured.get(k, ())) for k in also),
             show_epsilon(r.spent),
             r.protects,
@@ -174,6 +188,18 @@ def aligned(table: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
         else lines
     )
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def in_units(values: Sequence[float]) -> str:
+    """Return a mean as it is, with the standard deviation where there is more than one value.
+
+    >>> in_units([2.5]), in_units([1.0, 3.0]), in_units([])
+    ('2.5', '2 ± 1.4', '-')
+    """
+    if not values:
+        return "-"
+    more = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4g}{more}"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,6 +1,8 @@
 """Numbers, and yes or no for several labels: trained, privately too, and measured."""
 
+import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ import tacit
 from tacit.apps.site import Site
 from tacit.cli.main import call
 from tacit.core import BadInput
-from tacit.data import Reading, load
+from tacit.data import Reading, load, read_schema, read_table
 from tacit.data.federated import federate
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.evaluate import of_numbers
+from tacit.experiment.model_file import read_file, to_bytes
 from tacit.experiment.plan import Plan
+from tacit.experiment.result import Run
 from tacit.experiment.scoring import Scored
 from tacit.methods.spec import method_from_spec
 from tacit.privacy import check_network
@@ -54,8 +58,14 @@ def test_numbers_are_learnt_and_measured_in_their_own_unit(tmp_path):
     assert 0 < final["mse"] == final["loss"] < 0.1  # of ages from 0 to 120, scaled to -1..1
     model = tacit.load(tmp_path / "run")
     assert model(torch.zeros(2, *model.description.shape)).shape == (2, 1)
-    with pytest.raises(BadInput, match="task = 'regression': there are no classes to predict"):
-        model.predict(torch.zeros(2, *model.description.shape))
+    with pytest.raises(BadInput, match="task = 'regression': numbers have no probabilities"):
+        model.predict_proba(torch.zeros(2, *model.description.shape))
+    test = load(
+        str(tmp_path / "patients.csv"), reading=Reading(schema=str(tmp_path / "schema.toml"))
+    )
+    years = model.predict(test.test.x)[:, 0]
+    off = (years - (test.test.y[:, 0] + 1) * 60).abs().mean()  # ages from 0 to 120
+    assert float(off) == pytest.approx(final["mae"]["age"], rel=1e-5)
     assert final["mae"]["age"] < 15  # years; the ill and the well are 35 apart
 
 
@@ -175,5 +185,80 @@ def test_a_plain_table_of_numbers(tmp_path, capsys):
     more = ["--clients", "2", "--workers", "0", "--rounds", "2", "--out", str(tmp_path / "run")]
     assert call(["run", "fedavg", *flags, *more]) == 0
     assert "mean absolute error: price" in capsys.readouterr().out
-    assert call(["compare", "fedavg", *flags, "--out", str(tmp_path / "both")]) == 2
-    assert "tables of several runs are of classes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("goal", LABELS)
+def test_what_is_predicted_stands_in_a_table_and_is_exported(tmp_path, goal, capsys):
+    run(tmp_path, goal)
+    data, out = tmp_path / "patients.csv", tmp_path / "out.csv"
+    assert call(["predict", str(tmp_path / "run"), str(data), "--out", str(out)]) == 0
+    with out.open() as opened:
+        rows = list(csv.DictReader(opened))
+    model = tacit.load(tmp_path / "run")
+    x = read_schema(tmp_path / "schema.toml").encode(read_table(data), labelled=False).x
+    given = model.predict(x)
+    if goal == "regression":
+        assert list(rows[0]) == ["row", "age"]
+        assert [float(r["age"]) for r in rows] == pytest.approx(given[:, 0].tolist(), rel=1e-4)
+        assert 20 < given.min() < given.max() < 110
+    else:
+        assert list(rows[0]) == ["row", "outcome", "sex", "p(outcome)", "p(sex)"]
+        assert [r["sex"] for r in rows] == ["fm"[i] for i in given[:, 1].tolist()]
+        assert all((float(r["p(sex)"]) > 0.5) == (r["sex"] == "m") for r in rows)
+    file = tmp_path / "model.safetensors"
+    assert call(["export", str(tmp_path / "run"), "--to", "safetensors", "--out", str(file)]) == 0
+    said = {"regression": "1 numbers, in the labels' own", "multilabel": "2 scores, above 0"}[goal]
+    assert said in capsys.readouterr().out
+    assert torch.equal(tacit.load(file).predict(x), given)
+    program = Run(tmp_path / "run").export(tmp_path / "model.pt2")
+    scores = torch.export.load(program).module()(torch.from_numpy(x))
+    made = scores if goal == "regression" else (scores > 0).long()
+    torch.testing.assert_close(made, given, rtol=1e-5, atol=1e-5)
+
+
+def test_a_description_whose_schema_predicts_something_else_is_refused(tmp_path):
+    run(tmp_path, "regression", ",rounds=1")
+    file = Run(tmp_path / "run").export(tmp_path / "model.safetensors")
+    about, numbers = read_file(file)
+    file.write_bytes(to_bytes(replace(about, classes=("weight",)), numbers))
+    with pytest.raises(BadInput, match="its schema predicts something else"):
+        tacit.load(file)
+
+
+@pytest.mark.parametrize(
+    ("goal", "columns"),
+    [("regression", {"mse", "mae age"}), ("multilabel", {"accuracy %", "outcome %", "sex %"})],
+)
+def test_tables_of_several_runs_show_errors_or_each_label(tmp_path, goal, columns, capsys):
+    data, schema = hospital(tmp_path, goal)
+    flags = ["--data", data, "--schema", schema, "--clients", "2", "--workers", "0"]
+    flags += ["--rounds", "1", "--repeats", "2", "--format", "csv"]
+    assert call(["compare", "fedavg", "fednova", *flags, "--out", str(tmp_path / "both")]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.count(",") > 4]
+    rows = list(csv.DictReader(lines))
+    assert [row["method"] for row in rows] == ["fedavg", "fednova"]
+    assert columns <= rows[0].keys()
+    finals = [Run(folder).final for folder in sorted((tmp_path / "both").glob("fedavg*"))]
+    assert len(finals) == 2
+    mean, _, deviation = rows[0]["mae age" if goal == "regression" else "sex %"].partition(" ± ")
+    found = [
+        f["mae"]["age"] if goal == "regression" else 100 * f["per_label"]["sex"] for f in finals
+    ]
+    assert float(mean) == pytest.approx(np.mean(found), rel=1e-3)
+    assert float(deviation) == pytest.approx(np.std(found, ddof=1), rel=0.1, abs=0.06)
+    picture = {"regression": "mse.png", "multilabel": "accuracy.png"}[goal]
+    assert (tmp_path / "both" / picture).exists()
+
+
+def test_a_sweep_of_numbers(tmp_path, capsys):
+    data, schema = hospital(tmp_path, "regression")
+    flags = ["--data", data, "--schema", schema, "--clients", "2", "--workers", "0"]
+    flags += ["--rounds", "1", "--over", "sgd.lr=0.01,0.1", "--out", str(tmp_path / "both")]
+    assert call(["sweep", "fedavg", *flags]) == 0
+    head = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("method"))
+    assert head.split()[:5] == ["method", "sgd.lr", "mse", "mae", "age"]
+    from tacit.experiment.sweep import resume_sweep
+
+    again = resume_sweep(tmp_path / "both")
+    assert "mae age" in again._repr_html_()
+    assert again.plot().axes[0].get_ylabel() == "test mse"
