@@ -18,6 +18,7 @@ from tacit.codec import pack, same, unpack
 from tacit.core import BadInput, own_code
 from tacit.experiment.rundir import RunDir
 from tacit.methods.spec import as_method, method_class
+from tacit.testing import findings
 from tacit.testing.checks import run_to_end
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_own_method.py"
@@ -45,6 +46,17 @@ def own(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.startswith((own_code.PREFIX, "fake_")):
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["features", "seed", "out", "track"])
+def test_a_setting_with_the_name_of_an_option_is_refused_in_one_line(own, capsys, name):
+    (own / "mine.py").write_text(EXAMPLE.read_text().replace("server_lr", name))
+    assert call(["run", f"{own}/mine.py:FedAdam", "--rounds", "1"]) == 2
+    said = capsys.readouterr().err
+    assert f"its setting {name!r} has the name of an option" in said
+    assert said.count("\n") == 1
+    said = findings(f"{own}/mine.py:FedAdam")
+    assert any(f"its setting {name!r} has the name of an option" in line for line in said)
 
 
 def start(*args, cwd, **kwargs):

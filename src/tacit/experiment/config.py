@@ -26,6 +26,7 @@ from tacit.methods import METHODS
 from tacit.methods.spec import method_from, name_of, raw_method, validated
 
 SITES = "sites"  # stands for data and split of a run whose clients bring their own
+OPTIONS = {"out", "track", "preset", "augment"}  # of commands, beside those of an experiment
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -117,6 +118,15 @@ class Experiment:
 
     method: Method
     setting: Setting = field(default_factory=Setting)
+
+    def __post_init__(self) -> None:
+        taken = {f.name for f in fields(Setting)} | OPTIONS
+        for f in fields(self.method):
+            if f.name in taken:
+                raise BadInput(
+                    f"{name_of(self.method)}: its setting {f.name!r} has the name of an option "
+                    "that every run has; must have another name"
+                )
 
 
 def dataset_of(setting: Setting) -> Dataset:
