@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -348,6 +349,9 @@ def read_arrays(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], lis
         EOFError,
         TypeError,
         RuntimeError,
+        MemoryError,  # a damaged header says how large it is
+        SyntaxError,
+        tokenize.TokenError,
         zlib.error,
         zipfile.BadZipFile,
     ) as error:

@@ -12,6 +12,7 @@ import torch
 
 from tacit import codec
 from tacit.data.examples import Examples
+from tacit.data.user_data import read_arrays
 
 SAMPLES = "synthetic.npz"
 MOST_BYTES = 1 << 28  # of arrays that are read back to be shown
@@ -36,9 +37,9 @@ def read_samples(folder: Path) -> Examples | None:
         with zipfile.ZipFile(file) as packed:
             if sum(part.file_size for part in packed.infolist()) > MOST_BYTES:
                 return None
-        with np.load(file, allow_pickle=False) as arrays:
-            x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        arrays, _ = read_arrays(file, ("x", "y"))
+        x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None
     fits = y.dim() == 1 and y.dtype == torch.int64 and x.dim() > 1 and len(x) == len(y)
     return Examples(x, y) if fits else None

@@ -136,6 +136,7 @@ def draw_split(counts: Array, classes: Sequence[str], stem: Path, title: str = "
 
 
 SHADES = " .:-=+*#%@"
+SIDE = 96  # pixels of an image in a sheet, which shows it half an inch large
 
 
 def text_split(counts: Array, most: int = 40) -> str:
@@ -171,18 +172,27 @@ def sheet_png(x: Tensor, y: Tensor, classes: Sequence[str], each: int = 12) -> b
 
 def _sheet(x: Tensor, y: Tensor, classes: Sequence[str], each: int) -> Any:
     figure, axes = new_axes(0.5 * each + 1, 0.5 * len(classes))
-    rows = [
-        x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0)
-        for c in range(len(classes))
-    ]
-    height, width = x.shape[2:]
-    tiles = np.ones((len(classes) * height, each * width, 3))
-    for c, images in enumerate(rows):
-        for k, image in enumerate(images):
-            tile = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-            tiles[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
+    tiles = tiles_of(x, y, len(classes), each)
     axes.imshow(tiles.clip(0, 1), interpolation="nearest")
+    height = len(tiles) // len(classes)
     axes.set(
         xticks=[], yticks=[(c + 0.5) * height for c in range(len(classes))], yticklabels=classes
     )
     return figure
+
+
+def tiles_of(x: Tensor, y: Tensor, classes: int, each: int) -> Array:
+    """Return a few images of every class side by side, a row of them for each.
+
+    Of images that are larger than anybody would see here, every k-th pixel.
+    """
+    step = -(-max(x.shape[2:]) // SIDE)
+    x = x[:, :, ::step, ::step]
+    height, width = x.shape[2:]
+    tiles = np.ones((classes * height, each * width, 3))
+    for c in range(classes):
+        images = x[y == c][:each].float() / (255.0 if x.dtype == torch.uint8 else 1.0)
+        for k, image in enumerate(images):
+            tile = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
+            tiles[c * height : (c + 1) * height, k * width : (k + 1) * width] = tile
+    return tiles

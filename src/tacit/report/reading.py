@@ -7,7 +7,7 @@ of an older format is said, not guessed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tacit.report.metric_lines import line_of, plain_json
 
 MOST_BYTES = 64_000_000  # of one file that is read as a whole
 MOST_RUNS = 500  # in one report
+DEEPEST = 50  # tables in tables of a configuration
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class RunFacts:
     @property
     def metric(self) -> str:
         """What its tables and pictures were to show."""
-        return said if (said := self.config.get("metric")) in WORDS else "accuracy"
+        said = self.config.get("metric")
+        return said if isinstance(said, str) and said in WORDS else "accuracy"
 
     @property
     def of_features(self) -> str:
@@ -193,7 +195,7 @@ def read_run(folder: Path) -> RunFacts:
     problems: list[str] = []
     config: Json = {}
     try:
-        config = tomllib.loads(_text(folder / "config.toml"))
+        config = _shallow(tomllib.loads(_text(folder / "config.toml")))
     except (OSError, ValueError, RecursionError) as e:
         problems.append(f"config.toml: cannot be read ({e})")
     lines = list(_metrics(folder / "metrics.jsonl", problems))
@@ -268,6 +270,20 @@ def _class_names(data: Any, stated: Any) -> tuple[str, ...]:
         return told(stated) if isinstance(stated, str) and stated else ()
     except BadInput:
         return ()
+
+
+def _shallow(config: Json) -> Json:
+    """Return a configuration that can be walked through; one nested without end is wrong."""
+    level: list[Any] = [config]
+    for _ in range(DEEPEST):
+        level = [v for each in level if isinstance(each, dict | list) for v in _inside(each)]
+    if level:
+        raise ValueError("nested too deeply")
+    return config
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _table(config: Json, name: str) -> Json:

@@ -67,7 +67,8 @@ def _drawn(run: RunFacts, made: Examples) -> str:
     """Return a sheet of images as a data: address; empty where they are no images."""
     x, y = made.x, made.y
     many = int(y.max()) + 1
-    if x.dim() != 4 or x.shape[1] not in (1, 3) or int(y.min()) < 0 or many > MOST_CLASSES:
+    images = x.dim() == 4 and x.shape[1] in (1, 3) and x.numel() > 0 and not x.is_complex()
+    if not images or int(y.min()) < 0 or many > MOST_CLASSES:
         return ""
     return _address(sheet_png(x, y, run.classes(many)))
 

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from tacit.core import BadInput, Json
 from tacit.experiment.rundir import SEVERAL
+from tacit.experiment.samples import SAMPLES
 from tacit.privacy import show_epsilon
 from tacit.report.figures import figures
 from tacit.report.holdings import holdings_of
@@ -26,7 +27,7 @@ from tacit.report.reading import MOST_RUNS, RunFacts, read_run, with_labels
 
 SELECTED = 50  # runs in one report
 STAMPED = ("config.toml", "metrics.jsonl", "ledger.jsonl", "about.json", "sites.json", "audit.json")
-READ = (*STAMPED, "certificate.json", "sheet.png", "checkpoint")
+READ = (*STAMPED, "certificate.json", "sheet.png", SAMPLES, "checkpoint")
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from rundirs import write_run
 
 import tacit
@@ -14,6 +15,7 @@ from tacit.core import BadInput
 from tacit.experiment.samples import read_samples
 from tacit.report.audits import Audit, audit_of, read_audits, write_audits
 from tacit.report.page import write_report
+from tacit.report.pictures import SIDE, tiles_of
 
 # of four members and four others; the attack finds two members before it suspects anybody else
 OUTCOME = from_scores([9, 8, 3, 2], [7, 4, 1, 0])
@@ -69,6 +71,35 @@ def test_a_file_of_samples_that_are_no_images_is_no_failure(tmp_path, x):
     write_run(tmp_path / "run")
     np.savez(tmp_path / "run" / "synthetic.npz", x=x, y=np.array([0, -1, 10**9]))
     assert "data:image/png" not in text_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.zeros((2, 1, 0, 8)), np.zeros((2, 1, 8, 8), np.complex64), np.full((2, 1, 8, 8), np.nan)],
+)
+def test_images_that_cannot_be_drawn_are_no_failure(tmp_path, x):
+    write_run(tmp_path / "run")
+    np.savez(tmp_path / "run" / "synthetic.npz", x=x, y=np.array([0, 1]))
+    assert "2 samples of digits" in text_of(tmp_path / "run")
+
+
+def test_a_file_of_samples_that_is_damaged_anywhere_is_no_failure(tmp_path):
+    x = np.random.default_rng(0).normal(size=(4, 1, 8, 8))
+    np.savez_compressed(tmp_path / "synthetic.npz", x=x, y=np.arange(4))
+    whole = (tmp_path / "synthetic.npz").read_bytes()
+    for at in range(0, len(whole), 7):
+        (tmp_path / "synthetic.npz").write_bytes(whole[:at] + b"\7" * 9 + whole[at + 9 :])
+        made = read_samples(tmp_path)
+        assert made is None or len(made) == 4
+
+
+def test_a_sheet_of_large_images_is_drawn_small():
+    x = torch.rand(6, 3, 5 * SIDE, 10)
+    tiles = tiles_of(x, torch.arange(6) % 2, 2, each=4)
+    assert tiles.shape == (2 * SIDE, 4 * 2, 3)
+    assert np.allclose(tiles[0, 0], x[0, :, 0, 0])  # class 0, its first image
+    assert np.allclose(tiles[SIDE, 2], x[3, :, 0, 0])  # class 1, its second
+    assert (tiles[0, 7] == 1).all()  # class 0 has three
 
 
 @pytest.mark.parametrize("epsilon", [{}, {"zero-out": -1}, {"zero-out": "nan"}, [1], {"a": "x"}])

@@ -13,6 +13,7 @@ from tacit.report import reading
 from tacit.report.figures import figures
 from tacit.report.page import results, whole_page, write_report
 from tacit.report.reading import read_all, read_run
+from tacit.report.review import review_page
 
 
 def files_of(folder):
@@ -207,11 +208,17 @@ def test_what_is_nested_without_end_is_wrong_and_no_more(tmp_path, name):
     assert "eps inf" in whole_page("t", read_all([run]))
 
 
-@pytest.mark.parametrize("config", ['[method]\nname = ["a"]\n', "a = " + "[" * 9999 + "]" * 9999])
+@pytest.mark.parametrize(
+    "config",
+    ['[method]\nname = ["a"]\n', "a = " + "[" * 9999 + "]" * 9999, "a" + ".b" * 3000 + " = 1",
+     'metric = ["auroc"]\n', "metric = {a = 1}\n"],
+)  # fmt: skip
 def test_a_configuration_of_another_kind_is_shown_or_named(tmp_path, config):
     run = write_run(tmp_path / "run")
     (run / "config.toml").write_text(config)
-    assert "eps inf" in whole_page("t", read_all([run]))
+    found = read_all([run])
+    assert "eps inf" in whole_page("t", found, found[0].metric)
+    assert "no guarantee" in review_page(run)
 
 
 @pytest.mark.parametrize(

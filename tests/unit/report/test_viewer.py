@@ -83,7 +83,9 @@ def test_other_addresses_are_none(ask, path):
     assert "secret" not in text
 
 
-@pytest.mark.parametrize("name", ["audit.json", "certificate.json", "sheet.png", "sites.json"])
+@pytest.mark.parametrize(
+    "name", ["audit.json", "certificate.json", "sheet.png", "sites.json", "synthetic.npz"]
+)
 def test_no_file_that_a_report_shows_is_read_through_a_link_out_of_the_folder(root, ask, name):
     (root / "one" / name).symlink_to(root.parent / "secret.txt")
     assert ask("/report?run=one")[0] == 404
