@@ -26,7 +26,8 @@ def test_three_sites_train_from_the_schema_file_alone(hospitals):
     for i, name in enumerate(NAMES):
         rows = wards.patients(150, seed=i)
         data = wards.ward(at.folder / name, rows, ORDERS[i], SEPARATORS[i])
-        at.join(name, data=data, schema=schema, split=None, part=None)
+        out = at.folder / f"{name}.safetensors"
+        at.join(name, data=data, schema=schema, split=None, part=None, model_out=out)
     experiment = at.experiment("fedavg", 3, more="[method.sgd]\nlr = 0.5\nepochs = 5")
     assert at.serve(experiment).wait(timeout=150) == 0, at.log("run")
     assert at.metrics()[-1]["accuracy"] > 0.9
@@ -38,6 +39,11 @@ def test_three_sites_train_from_the_schema_file_alone(hospitals):
     first, *others = [model.predict_proba(x) for x in read]
     assert first.shape == (30, 2)
     assert all(torch.equal(first, other) for other in others)
+    # the model of the last round is at every site, and predicts there what it does here
+    for i, name in enumerate(NAMES):
+        there = tacit.load(at.folder / f"{name}.safetensors")
+        theirs = read_new(tables[i], there.description.wanted).x
+        assert torch.equal(there.predict_proba(theirs), first)
 
 
 @pytest.mark.flower

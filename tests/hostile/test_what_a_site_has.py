@@ -1,14 +1,17 @@
 """A site sees what it spends, round by round and as a page, and keeps the model it answers with."""
 
 import logging
+import re
 
 import pytest
 import torch
 from asking import X, a_site, ask, records
 
 import tacit
+from tacit import privacy
 from tacit.apps.books import Terms, write_budget
 from tacit.cli.main import call
+from tacit.core import Gaussian, Ledger, Release
 from tacit.experiment.config import Experiment, Setting, to_toml
 from tacit.experiment.sites import tally, tally_own
 from tacit.local.sgd import SGD
@@ -16,6 +19,8 @@ from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.local import Local
 from tacit.methods.local import train as train_alone
 from tacit.methods.pfldyn import PFLDyn
+from tacit.report.account import Account
+from tacit.report.account import page as account_page
 
 PRIVATE = SGD(clip=1.0, z=2.0, batch=4)
 
@@ -47,6 +52,11 @@ def test_the_account_of_a_store_says_what_is_left_and_is_a_page(tmp_path, capsys
     assert "<a>" not in page
     assert "Gaussian noise" in page
     assert f"<b>{every.split()[3]}</b>" in page
+    by_run = page.partition("<h2>By run</h2>")[2].partition("<h2>")[0]
+    heads = re.findall("<th>(.*?)</th>", by_run)
+    cells = dict(zip(heads, re.findall("<td>(.*?)</td>", by_run), strict=True))
+    assert cells["epsilon of one example zeroed out, against the server"] == every.split()[3]
+    assert cells["epsilon of one client replaced, against the public"] == "inf"
 
 
 def test_the_page_of_a_run_and_the_cost_of_a_file(tmp_path, capsys):
@@ -59,7 +69,19 @@ def test_the_page_of_a_run_and_the_cost_of_a_file(tmp_path, capsys):
     capsys.readouterr()
     assert call(["privacy", str(tmp_path / "run"), "--page", str(tmp_path / "p.html")]) == 0
     assert "; budget 90: " in capsys.readouterr().out
-    assert "Privacy account of" in (tmp_path / "p.html").read_text()
+    page = (tmp_path / "p.html").read_text()
+    assert "Privacy account of" in page
+    assert "for one example against the server; budget 90: " in page
+    assert "no budget" not in page
+
+
+def test_the_page_of_a_run_is_about_whom_its_method_protects():
+    noisy = Release("a", "client", "0", "public", Gaussian(1.0), ((0, 0),))
+    account = Account("run", 1e-5, {"run": Ledger([noisy])}, 9.0, "client", "public")
+    assert account.spent == privacy.epsilon(
+        account.all, unit="client", observer="public", delta=1e-5
+    )
+    assert "for one client against the public; budget 9: " in account_page(account)
 
 
 def test_a_site_keeps_the_shared_model_that_is_measured(tmp_path):

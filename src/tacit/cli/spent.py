@@ -18,7 +18,6 @@ from tacit.cli.flags import parse
 from tacit.cli.use import write
 from tacit.core import BadInput, Ledger, Owner, check_number
 from tacit.experiment.repair import repair_run
-from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.privacy import show_epsilon
 from tacit.report.account import Account, against_server, left_in_words, page
@@ -86,10 +85,11 @@ def _of_run(directory: RunDir, given: SpentFlags) -> Account:
     for what, spent in privacy.overview(ledger, delta=setting.delta).items():
         unit, _, observer = what.partition("/")
         print(f"one {unit} against {observer}: eps {show_epsilon(spent)}, delta {setting.delta:g}")
-    account = Account(str(given.folder), setting.delta, {given.folder.name: ledger})
-    run = Run(given.folder)
+    unit, observer = directory.experiment().method.protects
+    runs = {given.folder.name: ledger}
+    account = Account(str(given.folder), setting.delta, runs, setting.budget, unit, observer)
     if setting.budget < math.inf:
-        print(f"eps {show_epsilon(run.spent)}; {left_in_words(run.spent, setting.budget)}")
+        print(f"eps {show_epsilon(account.spent)}; {left_in_words(account.spent, setting.budget)}")
     return account
 
 

@@ -185,10 +185,10 @@ def _table(column: Json) -> list[str]:
     return ["", "[[column]]", *_lines(column)]
 
 
-def read_schema(file: Path) -> Schema:
+def read_schema(file: str | Path) -> Schema:
     """Read a schema file."""
     try:
-        return Schema.from_dict(tomllib.loads(file.read_text(encoding="utf-8")))
+        return Schema.from_dict(tomllib.loads(Path(file).read_text(encoding="utf-8")))
     except OSError as e:
         raise BadInput(f"schema = '{file}': cannot be read ({e.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

@@ -46,8 +46,9 @@ class Table:
             raise BadInput(f"{self.where}: no column {name!r}: it has {some(list(self.columns))}")
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: str | Path) -> Table:
     """Return the table of a ``.csv`` or ``.parquet`` file."""
+    path = Path(path)
     kind = path.suffix.lower()
     if kind == ".csv":
         return _read_csv(path)

@@ -144,7 +144,15 @@ def _of_numbers(path: Path, column: str, reading: Reading, seed: int) -> Dataset
     both = Examples(_inputs(x, str(path), False), torch.from_numpy(np.ascontiguousarray(y)))
     (train, test), rows = _split(both, labels, str(path), seed)
     owners = _owners(reading.owners(table), rows)
-    return Dataset(path.stem, train, test, tuple(labels), owners=owners, goal=reading.task)
+    return Dataset(
+        path.stem,
+        train,
+        test,
+        tuple(labels),
+        owners=owners,
+        columns=tuple(names),
+        goal=reading.task,
+    )
 
 
 def _owners(cells: Sequence[str] | None, rows: Sequence[Tensor]) -> Owners | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from tacit import __version__, privacy
-from tacit.core import Ledger
+from tacit.core import Ledger, Observer, Unit
 from tacit.privacy import rounded_down, show_epsilon
 from tacit.report.conclusions import AGAINST
 from tacit.report.words import event_in_words
@@ -22,7 +22,9 @@ class Account:
     title: str  # whose
     delta: float
     runs: Mapping[str, Ledger]  # by run, one after the other
-    budget: float = math.inf  # of one example against the server, over all runs
+    budget: float = math.inf  # over all runs, of what follows
+    unit: Unit = "example"  # whom the budget protects
+    observer: Observer = "server"  # against whom
 
     @property
     def all(self) -> Ledger:
@@ -31,8 +33,14 @@ class Account:
 
     @property
     def spent(self) -> float:
-        """Epsilon of one example against the server, which a budget is about."""
-        return against_server(self.all, self.delta)
+        """Epsilon of what the budget is about, of all runs together."""
+        return self.costing(self.all)
+
+    def costing(self, ledger: Ledger) -> float:
+        """Return the same of some releases; 0 where nothing was asked yet."""
+        if not len(ledger):
+            return 0.0
+        return privacy.epsilon(ledger, unit=self.unit, observer=self.observer, delta=self.delta)
 
 
 def against_server(ledger: Ledger, delta: float, *, quick: bool = False) -> float:
@@ -63,14 +71,22 @@ def overview(ledger: Ledger, delta: float) -> list[tuple[str, str]]:
     return rows
 
 
+def by_run(account: Account) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of a table: what each kind of observer has learnt from each run."""
+    each = {run: dict(overview(ledger, account.delta)) for run, ledger in account.runs.items()}
+    kinds = list(dict.fromkeys(kind for found in each.values() for kind in found))
+    rows = [
+        [run, *(found.get(kind, "0") for kind in kinds), str(len(account.runs[run]))]
+        for run, found in each.items()
+    ]
+    return ["run", *(f"epsilon of {kind}" for kind in kinds), "lines of the ledger"], rows
+
+
 def page(account: Account) -> str:
     """Return the account as one HTML page that fetches nothing."""
     spent = account.spent
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    runs = [
-        [run, show_epsilon(against_server(ledger, account.delta)), str(len(ledger))]
-        for run, ledger in account.runs.items()
-    ]
+    head, runs = by_run(account)
     sent = [
         [run, line.what, event_in_words(line)]
         for run, ledger in account.runs.items()
@@ -80,13 +96,13 @@ def page(account: Account) -> str:
         f"<p>Written by tacit {__version__} on {now}, from the ledger on this machine.</p>",
         "<h2>In short</h2>",
         f"<p>All runs together have spent epsilon <b>{show_epsilon(spent)}</b> at delta "
-        f"{account.delta:g}, for one record against the coordinator's server; "
+        f"{account.delta:g}, for one {account.unit} against {AGAINST[account.observer]}; "
         f"{left_in_words(spent, account.budget)}.</p>",
         f"<p>{MEANING}</p>",
         "<h2>By observer</h2>",
         _table(WHO, overview(account.all, account.delta)),
         "<h2>By run</h2>",
-        _table(["run", "epsilon", "lines of the ledger"], runs),
+        _table(head, runs),
         "<h2>What was released</h2>",
         _table(["run", "what", "how it was protected"], sent),
     ]
