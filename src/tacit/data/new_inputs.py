@@ -54,6 +54,8 @@ def as_wanted(inputs: object, wanted: Wanted, where: str = "inputs") -> Tensor:
         x = inputs if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
     except (TypeError, ValueError):
         raise BadInput(f"{where}: must be numbers of shape {wanted.words}") from None
+    if x.is_complex():
+        raise BadInput(f"{where}: complex numbers: must be real ones of shape {wanted.words}")
     x = _in_shape(x.detach().cpu(), wanted, where)
     if x.dtype != torch.uint8:
         x = _scaled(x, wanted, where)

@@ -82,12 +82,14 @@ def _read_csv(path: Path) -> Table:
     rows, lines = [], []
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
-            separator = _separator(opened.readline())
+            separator = _separator(next((line for line in opened if line.strip()), ""))
             opened.seek(0)
             reader = csv.reader(opened, delimiter=separator)
-            header = [name.strip() for name in next(reader, [])]
+            header = [name.strip() for name in next((r for r in reader if not _blank(r)), [])]
             check_header(path, header)
-            for row in filter(None, reader):
+            for row in reader:
+                if _blank(row) and len(row) < len(header):
+                    continue
                 if len(row) != len(header):
                     raise BadInput(
                         f"{path} line {reader.line_num}: {len(row)} values: must be {len(header)}, "
@@ -103,6 +105,11 @@ def _read_csv(path: Path) -> Table:
         raise BadInput(f"{path}: no rows below the header: must have at least one")
     columns = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
     return Table(str(path), columns, lines)
+
+
+def _blank(row: Sequence[str]) -> bool:
+    """Tell whether a line has nothing in it: a spreadsheet leaves some behind."""
+    return not row or (len(row) == 1 and not row[0].strip())
 
 
 def _separator(first: str) -> str:

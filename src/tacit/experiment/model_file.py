@@ -7,6 +7,7 @@ file where a model was exported.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -277,9 +278,24 @@ def read_description(text: str | bytes, where: object) -> Description:
         raise BadInput(f"'{where}': format = {about.format}: this version reads {FORMAT}")
     if not about.classes or not all(side > 0 for side in about.shape):
         raise BadInput(f"'{where}': shape = {about.shape}, {len(about.classes)} classes: none")
-    if (table := about.table) and (table.task, table.classes) != (about.goal, about.classes):
-        raise BadInput(f"'{where}': its schema predicts something else than the model")
+    try:
+        _check(about)
+    except BadInput as e:
+        raise BadInput(f"'{where}': {e}") from None
     return about
+
+
+def _check(about: Description) -> None:
+    """Refuse a description that contradicts itself."""
+    if (table := about.table) and (table.task, table.classes) != (about.goal, about.classes):
+        raise BadInput("its schema predicts something else than the model")
+    if about.order and sorted(about.order) != list(range(len(about.classes))):
+        raise BadInput(f"order = {str(about.order)[:80]}: must have each class once")
+    channels = about.shape[0] if len(about.shape) == 3 else 1
+    for name, values in {"mean": about.mean, "std": about.std}.items():
+        good = all(math.isfinite(v) and (name == "mean" or v > 0) for v in values)
+        if len(values) not in (1, channels) or not good:
+            raise BadInput(f"{name} = {str(values)[:80]}: must be a number for each channel")
 
 
 def to_bytes(about: Description, numbers: Mapping[str, Tensor]) -> bytes:

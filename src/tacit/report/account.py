@@ -86,7 +86,7 @@ def page(account: Account) -> str:
     """Return the account as one HTML page that fetches nothing."""
     spent = account.spent
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    head, runs = by_run(account)
+    columns, runs = by_run(account)
     sent = [
         [run, line.what, event_in_words(line)]
         for run, ledger in account.runs.items()
@@ -102,7 +102,7 @@ def page(account: Account) -> str:
         "<h2>By observer</h2>",
         _table(WHO, overview(account.all, account.delta)),
         "<h2>By run</h2>",
-        _table(head, runs),
+        _table(columns, runs),
         "<h2>What was released</h2>",
         _table(["run", "what", "how it was protected"], sent),
     ]

@@ -306,6 +306,17 @@ def test_kinds_that_are_guessed(cells, kind):
 # ---- Parquet, and words of the user's own
 
 
+@pytest.mark.parametrize("text", ["\n  \na,b\n1,2\n", "a,b\n\n   \n1,2\n\n", "\ufeff\na,b\n1,2"])
+def test_empty_lines_are_no_rows(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert read_table(tmp_path / "t.csv").columns == {"a": ["1"], "b": ["2"]}
+
+
+def test_a_gap_in_the_only_column_is_a_row(tmp_path):
+    (tmp_path / "t.csv").write_text("a\n1\n \n2\n")
+    assert read_table(tmp_path / "t.csv").columns == {"a": ["1", "", "2"]}
+
+
 def test_parquet_is_read_as_csv_is(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -3,8 +3,10 @@
 import csv
 import itertools
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ import tacit
 from tacit.cli.main import call
 from tacit.core import BadInput, PartOfTests, params_of
 from tacit.data import Dataset
-from tacit.experiment.model_file import put_together, read_file
+from tacit.experiment.model_file import put_together, read_file, to_bytes
 from tacit.experiment.rundir import RunDir
 from tacit.methods import METHODS
 from tacit.models import build
@@ -442,3 +444,30 @@ def test_networks_of_the_package_take_arguments(few):
 def test_a_part_of_the_tests_is_no_client(trained, few):
     with pytest.raises(BadInput, match="client = "):
         tacit.load(trained("local").folder, client=PartOfTests(0, 1).id, dataset=few)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"order": (99,) * 10}, "order = .* must have each class once"),
+        ({"order": (0,)}, "order = .* must have each class once"),
+        ({"order": (-1, *range(1, 10))}, "order = .* must have each class once"),
+        ({"mean": ()}, "mean = .* must be a number for each channel"),
+        ({"mean": (math.nan,)}, "mean = .* must be a number for each channel"),
+        ({"std": (0.0,)}, "std = .* must be a number for each channel"),
+        ({"std": (0.5, 0.5)}, "std = .* must be a number for each channel"),
+        ({"schema": {"a": 1}}, "schema: must have"),
+    ],
+)
+def test_a_file_of_a_stranger_that_contradicts_itself_is_refused(trained, change, said, tmp_path):
+    file = trained("fedavg").export(tmp_path / "m.safetensors")
+    about, numbers = read_file(file)
+    file.write_bytes(to_bytes(replace(about, **change), numbers))
+    with pytest.raises(BadInput, match=f"m.safetensors': {said}"):
+        tacit.load(file)
+
+
+def test_complex_numbers_are_refused(trained):
+    model = tacit.load(trained("fedavg").folder)
+    with pytest.raises(BadInput, match="complex numbers: must be real"):
+        model.predict(np.zeros((2, 1, 8, 8), complex))
