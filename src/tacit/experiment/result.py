@@ -19,7 +19,7 @@ from tacit.core import (
 from tacit.data.splits import clients_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.rundir import ABOUT_MODEL, RunDir
 
 if TYPE_CHECKING:
@@ -215,13 +215,20 @@ class Run:
         unit, observer = method.protects
         row = [
             self.folder.name,
-            f"{100 * self.accuracy:.1f} %" if final else "not evaluated",
+            _reached(final) if final else "not evaluated",
             f"{self.rounds} of {method.rounds}",
             privacy.show_epsilon(self.spent),
             f"one {unit} against {observer}",
         ]
         head = ["run", "accuracy", "rounds", "eps", "for"]
         return html_table(head, [row], self.why)
+
+
+def _reached(final: Json) -> str:
+    """Return the accuracy of an evaluated line; of numbers the mean squared error."""
+    if final["accuracy"] is None:
+        return f"mean squared error {final[SQUARED]:.4g}"
+    return f"{100 * final['accuracy']:.1f} %"
 
 
 class Stopped(BudgetReached):

@@ -94,7 +94,9 @@ def loss(runs: Sequence[RunFacts]) -> Figure:
     """Return the loss over rounds."""
     rows = _curves(runs, lambda line: line.get("loss"))
     columns = ["run", "method", "round", "loss"]
-    note = "Mean cross-entropy on test data."
+    numbers = sorted({run.label for run in runs if run.errors})
+    of = f" Of numbers the mean squared error, as scaled: {', '.join(numbers)}." * bool(numbers)
+    note = f"Mean cross-entropy on test data.{of}"
     return Figure(
         "loss", "Loss over rounds", note, columns, rows, _lines(runs, "loss", "test loss", rows)
     )
@@ -291,8 +293,9 @@ def per_class(runs: Sequence[RunFacts]) -> Figure:
     found: dict[tuple[str, str], list[float]] = {}
     classes: dict[str, None] = {}  # in their order
     for run in runs:
-        each = run.final.get("per_class") or []
-        names = run.classes(len(each))[:CLIENTS]
+        labels = run.final.get("per_label") or {}
+        each = list(labels.values()) or run.final.get("per_class") or []
+        names = (list(labels) or run.classes(len(each)))[:CLIENTS]
         classes |= dict.fromkeys(names)
         for name, accuracy in zip(names, each, strict=False):
             if accuracy is not None:
@@ -310,7 +313,12 @@ def per_class(runs: Sequence[RunFacts]) -> Figure:
     )
     note = "When last evaluated, the mean over repeats; darker is better."
     return Figure(
-        "classes", "Accuracy of each class", note, ["method", "class", "accuracy"], rows, spec
+        "classes",
+        "Accuracy of each class or label",
+        note,
+        ["method", "class", "accuracy"],
+        rows,
+        spec,
     )
 
 

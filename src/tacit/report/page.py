@@ -22,6 +22,7 @@ import tacit
 from tacit import codec
 from tacit.core import BadInput, Json
 from tacit.experiment.config import of_before
+from tacit.experiment.metrics import SQUARED
 from tacit.methods.spec import method_from
 from tacit.privacy import rounded_down, show_epsilon
 from tacit.report.audits import read_audits
@@ -37,6 +38,7 @@ ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "report.js")
 DETAILED = 12  # runs whose ledger and configuration are spelled out
 FILE = "report.html"
+NAMES = METRICS | {SQUARED: "mean squared error, as labels are scaled"}
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,14 @@ def cards(runs: Sequence[RunFacts], metric: str) -> list[dict[str, str]]:
 
     Of repeats the mean counts, never the best of them.
     """
+    if runs and all(run.errors for run in runs):
+        metric = SQUARED
     groups: dict[str, list[RunFacts]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     if len(groups) == 1:
         return [_card(each, metric, label) for label, each in groups.items()]
-    sign = -1 if metric == "calibration_error" else 1
+    sign = -1 if metric in ("calibration_error", SQUARED) else 1
     scored = [each for each in groups.values() if not math.isnan(_mean(each, metric))]
     rank = sorted(scored, key=lambda each: -sign * _mean(each, metric))
     shared = [each for each in rank if not each[0].final.get("personal")] or rank
@@ -231,10 +235,11 @@ def _card(runs: Sequence[RunFacts], metric: str, what: str) -> dict[str, str]:
         for key in ("bytes_up", "bytes_down", "seconds")
     )
     repeats = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
+    share = f"{spread(values)} %" if values else "-"
     return {
         "what": what,
-        "value": f"{spread(values)} %" if values else "-",
-        "metric": METRICS[metric] + repeats + _when(runs),
+        "value": f"{np.mean(values):.4g}" if metric == SQUARED else share,
+        "metric": NAMES[metric] + repeats + _when(runs),
         "epsilon": show_epsilon(spent),
         "said": said.removeprefix(f"eps {show_epsilon(spent)} "),
         "why": run.why,
@@ -299,7 +304,14 @@ def results(runs: Sequence[RunFacts], metric: str) -> Table:
         "rounds",
         "state",
     ]
-    return Table("results", head, [_row(run, metric) for run in runs])
+    rows = [_row(run, metric) for run in runs]
+    if any(run.errors for run in runs):  # of numbers, which have no accuracy
+        head.append("errors")
+        rows = [
+            [*row, Cell(run.errors or "-", run.final.get("mse") or 0.0)]
+            for row, run in zip(rows, runs, strict=True)
+        ]
+    return Table("results", head, rows)
 
 
 def _row(run: RunFacts, metric: str) -> list[Cell]:

@@ -20,7 +20,7 @@ from tacit.data.official import classes_of
 from tacit.engines.store import from_json
 from tacit.experiment.about import starts
 from tacit.experiment.config import of_before
-from tacit.experiment.metrics import WORDS
+from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.rundir import SEVERAL
 from tacit.methods import METHODS
 from tacit.methods.spec import label_of, method_from
@@ -69,8 +69,21 @@ class RunFacts:
 
     @property
     def final(self) -> Json:
-        """The last evaluated line."""
-        return next((line for line in reversed(self.lines) if line["accuracy"] is not None), {})
+        """The last evaluated line, by its accuracy or, for numbers, by its errors."""
+        return next(
+            (m for m in reversed(self.lines) if m["accuracy"] is not None or SQUARED in m), {}
+        )
+
+    @property
+    def errors(self) -> str:
+        """How far predictions of numbers are off; nothing where classes are predicted."""
+        if self.final.get(SQUARED) is None:
+            return ""
+        off = self.final.get("mae", {}).items()
+        each = ", ".join(f"{name} {error:.4g}" for name, error in off if error is not None)
+        return f"mean squared error {self.final[SQUARED]:.4g} (scaled)" + (
+            f", mean absolute error: {each}" if each else ""
+        )
 
     @property
     def done(self) -> int:

@@ -332,6 +332,8 @@ def _card(run: RunFacts, booked: Booked) -> list[Statement]:
         for key, word in METRICS.items()
         if isinstance(final.get(key), int | float)
     )
+    reached = scores or run.errors or "not evaluated"
+    own_worst = "" if run.errors else f"; worst client {worst} % on its own test data"
     first = run.starts[0] if run.starts else {}
     made = ", ".join(
         f"{k} {first[k]}" for k in ("tacit", "python", "torch", "commit") if first.get(k)
@@ -341,8 +343,8 @@ def _card(run: RunFacts, booked: Booked) -> list[Statement]:
                   f"{run.method}"), "config.toml"),
         Statement("Training data", _cut(f"{name}, divided {c.get('split', '?')} over "
                   f"{c.get('clients', '?')} clients"), "config.toml"),
-        Statement("Performance", (scores or "not evaluated") + f"; worst client {worst} % on its "
-                  "own test data", f"metrics.jsonl, round {final.get('round', '?')}"),
+        Statement("Performance", _cut(reached + own_worst, 400),
+                  f"metrics.jsonl, round {final.get('round', '?')}"),
         Statement("Made", _cut(f"{first.get('started', 'not known')}; {made}"), "about.json"),
         Statement("Privacy", "see the guarantee above", booked.cite()),
         Statement("Intended use, users, limits", TO_FILL, "the controller"),

@@ -261,4 +261,5 @@ def test_a_sweep_of_numbers(tmp_path, capsys):
 
     again = resume_sweep(tmp_path / "both")
     assert "mae age" in again._repr_html_()
+    assert "mean squared error" in again.runs[0][1][0]._repr_html_()
     assert again.plot().axes[0].get_ylabel() == "test mse"
