@@ -120,6 +120,8 @@ def test_the_review_of_a_large_run_prints_on_six_pages_at_most(tmp_path, opened)
     (run / "ledger.jsonl").write_text(to_text(lines))
     sites = {"sites": {str(i): f"The General Hospital of Town {i}" for i in range(60)}}
     (run / "sites.json").write_text(json.dumps(sites))
+    settings = "".join(f"{'k' * 500}{i} = 1\n" for i in range(99))  # of one word, and many
+    (run / "config.toml").write_text(settings + (run / "config.toml").read_text())
     page = opened(write_review(run).as_uri())
     assert page.errors() == []
     assert page.requests() == [(run / "review.html").as_uri()]

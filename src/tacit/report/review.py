@@ -382,7 +382,7 @@ def _annex(run: RunFacts, booked: Booked, ledger: Ledger) -> list[Statement]:
 
 
 def _config(run: RunFacts) -> list[tuple[str, str]]:
-    found = [(k, _cut(str(v), 40)) for k, v in flat(run.config).items() if k != "data"]
+    found = [(_cut(k, 60), _cut(v, 40)) for k, v in flat(run.config).items() if k != "data"]
     return found[:60]
 
 
