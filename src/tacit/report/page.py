@@ -74,7 +74,7 @@ def write_report(
     text = whole_page(title, runs, shown, beside=beside)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(file, text.encode())
+        codec.write_atomically(file, text.encode("utf-8", "replace"))
     except OSError as e:
         raise BadInput(f"out = '{file}': cannot be written ({e.strerror})") from None
     return file

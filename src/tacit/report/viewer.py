@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,7 @@ from tacit.report.page import body, frame, percent, state, template, whole_page
 from tacit.report.reading import MOST_RUNS, RunFacts, read_run, with_labels
 
 SELECTED = 50  # runs in one report
+ODD = "surrogateescape"  # names of folders need not be UTF-8
 STAMPED = ("config.toml", "metrics.jsonl", "ledger.jsonl", "about.json", "sites.json", "audit.json")
 READ = (*STAMPED, "certificate.json", "sheet.png", SAMPLES, "checkpoint")
 HEADERS = {
@@ -93,7 +95,7 @@ class Runs:
         """Return what changes whenever one of the runs does."""
         there = self.names()
         said = [f"{name} {_stamp_of(there[name])}" for name in names if name in there]
-        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+        return hashlib.sha256(os.fsencode("\n".join(said))).hexdigest()[:16]
 
 
 def _stamp_of(run: Path) -> str:
@@ -126,7 +128,7 @@ def listing(runs: Runs) -> str:
             "done": run.done,
             "rounds": f"{run.done} of {run.rounds or '?'}",
             "state": state(run),
-            "address": "/report?" + urlencode({"run": name}),
+            "address": "/report?" + urlencode({"run": name}, errors=ODD),
         }
         for name, run in runs.all()
     ]
@@ -137,7 +139,7 @@ def listing(runs: Runs) -> str:
 def answer(runs: Runs, address: str) -> tuple[str, str]:
     """Return the kind and the text of what is at an address."""
     parts = urlsplit(address)
-    asked = parse_qs(parts.query, max_num_fields=2 * SELECTED)
+    asked = parse_qs(parts.query, max_num_fields=2 * SELECTED, errors=ODD)
     chosen, stamp = asked.get("run", []), asked.get("stamp", [""])[0]
     # the stamp comes before what it is of: what changes meanwhile is told again, never left out
     if parts.path == "/":
@@ -145,7 +147,10 @@ def answer(runs: Runs, address: str) -> tuple[str, str]:
         page = frame(title, listing(runs), [], live="/news?all=1", stamp=now, draws=False)
         return "text/html", page
     if parts.path == "/report":
-        live, now = "/news?" + urlencode({"run": chosen}, doseq=True), runs.stamp(chosen)
+        live, now = (
+            "/news?" + urlencode({"run": chosen}, doseq=True, errors=ODD),
+            runs.stamp(chosen),
+        )
         found = runs.read(chosen)
         return "text/html", whole_page(", ".join(chosen[:3]), found, found[0].metric, live, now)
     if parts.path == "/news":

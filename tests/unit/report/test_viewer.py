@@ -12,6 +12,7 @@ import pytest
 from rundirs import add_round, write_run
 
 from tacit.core import BadInput
+from tacit.report.page import write_report
 from tacit.report.viewer import Viewer
 
 
@@ -160,3 +161,16 @@ def test_it_is_on_this_machine_alone_and_says_what_it_cannot_do(root, server):
         Viewer(root, 70000)
     with pytest.raises(BadInput, match="no such folder"):
         Viewer(root / "nowhere")
+
+
+def test_a_name_that_is_not_utf_8_hides_no_run(root, ask):
+    try:
+        (root / "one").rename(root / "b\udcff")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    status, text = ask("/")
+    assert status == 200
+    assert "study/a" in text
+    assert "/report?run=b%FF" in text
+    assert ask("/report?run=b%FF")[0] == 200
+    assert write_report([root / "b\udcff"]).exists()
