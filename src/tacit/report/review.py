@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ def write_review(folder: Path, out: Path | None = None) -> Path:
     text = review_page(found[0])
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        codec.write_atomically(file, text.encode())
+        codec.write_atomically(file, text.encode("utf-8", "replace"))
     except OSError as e:
         raise BadInput(f"out = '{file}': cannot be written ({e.strerror})") from None
     return file
@@ -137,13 +138,13 @@ def review_page(folder: Path) -> str:
 def checksum(folder: Path) -> str:
     """Return one SHA-256 for all files of a run directory, which `sha256sum` gives as well."""
     lines = [f"{_sha256(folder / name)}  {name}\n" for name in _files(folder)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
 
 
 def _files(folder: Path) -> Iterator[str]:
     found = (f for f in folder.rglob("*") if f.is_file() and not f.is_symlink())
     names = [f"./{f.relative_to(folder).as_posix()}" for f in found if f.name not in UNCOUNTED]
-    yield from sorted(names, key=str.encode)
+    yield from sorted(names, key=os.fsencode)
 
 
 def _sha256(file: Path) -> str:

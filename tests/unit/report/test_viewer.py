@@ -13,6 +13,7 @@ from rundirs import add_round, write_run
 
 from tacit.core import BadInput
 from tacit.report.page import write_report
+from tacit.report.review import write_review
 from tacit.report.viewer import Viewer
 
 
@@ -174,3 +175,5 @@ def test_a_name_that_is_not_utf_8_hides_no_run(root, ask):
     assert "/report?run=b%FF" in text
     assert ask("/report?run=b%FF")[0] == 200
     assert write_report([root / "b\udcff"]).exists()
+    (root / "b\udcff" / "c\udcff").touch()
+    assert write_review(root / "b\udcff").exists()
