@@ -20,6 +20,7 @@ from tacit import codec
 from tacit.core import Json
 
 FILE = "about.json"
+MOST_BYTES = 1_000_000  # of a list that is read
 
 
 def note_start(folder: Path) -> None:
@@ -30,8 +31,11 @@ def note_start(folder: Path) -> None:
 
 def starts(folder: Path) -> list[Json]:
     """Return what is known of each start of a run, the first one first."""
+    file = folder / FILE
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))["starts"]
+        if file.stat().st_size > MOST_BYTES:
+            return []
+        found = json.loads(file.read_text(encoding="utf-8"))["starts"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return found if isinstance(found, list) else []

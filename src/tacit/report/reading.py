@@ -28,6 +28,7 @@ from tacit.report.metric_lines import line_of, plain_json
 
 MOST_BYTES = 64_000_000  # of one file that is read as a whole
 MOST_RUNS = 500  # in one report
+REPRODUCED = "runs"  # where `tacit reproduce --out FOLDER` keeps its runs
 DEEPEST = 50  # tables in tables of a configuration
 
 
@@ -190,6 +191,8 @@ def runs_in(folder: Path) -> list[Path]:
         if f.is_dir() and any((f / name).is_file() for name in SEVERAL)
         for run in runs_in(f)
     ]
+    if not inside and not deeper and (folder / REPRODUCED).is_dir():
+        return runs_in(folder / REPRODUCED)
     if not inside and not deeper:
         raise BadInput(f"'{folder}': not a run directory, and there is none in it")
     return inside + deeper

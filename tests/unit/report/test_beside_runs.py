@@ -12,6 +12,7 @@ from rundirs import write_run
 import tacit
 from tacit.attacks import from_scores
 from tacit.core import BadInput
+from tacit.experiment.about import starts
 from tacit.experiment.samples import read_samples
 from tacit.report.audits import Audit, audit_of, read_audits, write_audits
 from tacit.report.page import write_report
@@ -105,6 +106,19 @@ def test_a_sheet_of_large_images_is_drawn_small():
 @pytest.mark.parametrize("epsilon", [{}, {"zero-out": -1}, {"zero-out": "nan"}, [1], {"a": "x"}])
 def test_a_certificate_that_certifies_nothing_is_not_shown(tmp_path, epsilon):
     assert "samples of" not in text_of(write_synthetic(tmp_path / "synth", epsilon=epsilon))
+
+
+def test_the_folder_of_a_reproduction_is_that_of_its_runs(tmp_path):
+    write_run(tmp_path / "rep" / "runs" / "dafl-mnist-0123456789-s0")
+    (tmp_path / "rep" / "results").mkdir()
+    assert "Run by run" in text_of(tmp_path / "rep")
+
+
+def test_a_huge_list_of_starts_is_not_read(tmp_path):
+    (tmp_path / "about.json").write_text('{"starts": [{}]' + " " * 2_000_000 + "}")
+    assert starts(tmp_path) == []
+    (tmp_path / "about.json").write_text('{"starts": [{}]}')
+    assert starts(tmp_path) == [{}]
 
 
 def test_what_an_attack_has_found_is_written_and_read_again(tmp_path):
