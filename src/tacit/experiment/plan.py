@@ -112,7 +112,9 @@ class Plan:
 
         Made when it is first needed: what a run costs is known without it.
         """
-        return featured(self.federation, self.experiment.setting.features)
+        method, shape = self.experiment.method, self.federation.dataset.shape
+        name = chosen_features(self.experiment.setting.features, method, shape)
+        return featured(self.federation, name)
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""

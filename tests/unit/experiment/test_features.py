@@ -59,6 +59,13 @@ def state(folder):
 # what stands in for inputs
 
 
+def test_a_plan_that_is_put_together_by_hand_has_no_features_unless_its_method_wants_some():
+    made = federate(SOME, "iid", clients=3, seed=0)
+    plan = Plan(Experiment(FedAvg()), made, build("mlp", SOME.shape, 10, 0), "cpu")
+    assert plan.encoded.dataset.shape == SOME.shape
+    assert replace(plan, experiment=Experiment(Moments())).encoded.dataset.shape == (128,)
+
+
 def test_everybody_holds_features_and_nothing_else_changes():
     raw = federate(SOME, "label:2", clients=3, seed=0)
     found = featured(raw, "hog")
