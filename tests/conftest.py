@@ -19,6 +19,20 @@ def sandbox(tmp_path):
 
 
 @pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """A folder to join from; fail on any attempt to reach a coordinator."""
+    from tacit.apps import connection  # Flower takes a second to import
+    from tacit.experiment.rundir import RunDir
+
+    def connect(*args):
+        raise AssertionError("the site tried to connect")
+
+    monkeypatch.setattr(connection, "Fleet", connect)
+    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def one_thread():
     """As in a worker.
 

@@ -6,7 +6,6 @@ import pytest
 from hospitals import NAMES
 
 from tacit import privacy
-from tacit.apps import connection
 from tacit.apps.site import Site
 from tacit.cli.main import call
 from tacit.core import BadInput
@@ -14,18 +13,6 @@ from tacit.data import load
 from tacit.experiment.rundir import RunDir
 
 RARE = 7  # the only patient with a rare disease
-
-
-@pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """Fail on any attempt to reach a coordinator."""
-
-    def connect(*args):
-        raise AssertionError("the site tried to connect")
-
-    monkeypatch.setattr(connection, "Fleet", connect)
-    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
-    monkeypatch.chdir(tmp_path)
 
 
 def visits(folder, rare=True):

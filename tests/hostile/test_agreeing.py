@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from asking import X, a_site, records, refusal
 
-from tacit.apps import connection
 from tacit.apps.policy import ANYTHING, Refused
 from tacit.cli import sites
 from tacit.cli.main import call
@@ -15,7 +14,6 @@ from tacit.cli.sites import JoinFlags, agreed, ask_owner
 from tacit.core import BadInput
 from tacit.engines.flower import letter, opened, packed
 from tacit.experiment.config import Experiment, Setting, to_toml
-from tacit.experiment.rundir import RunDir
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import FedAvg, train
 
@@ -123,15 +121,8 @@ def test_what_is_shown_cannot_command_the_terminal(answers, capsys):
 
 
 @pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """Fail on any attempt to reach a coordinator."""
-
-    def connect(*args):
-        raise AssertionError("the site tried to connect")
-
-    monkeypatch.setattr(connection, "Fleet", connect)
-    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
-    monkeypatch.chdir(tmp_path)
+def seen(offline, tmp_path):
+    """A folder with the experiment that the owner has seen, and no coordinator to reach."""
     (tmp_path / "seen.toml").write_text('[method]\nname = "fedavg"\n')
 
 
@@ -140,7 +131,7 @@ def join(*more):
     return call(["join", *network, "--data", "digits", *more])
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("seen")
 @pytest.mark.parametrize(
     ("more", "why"),
     [
@@ -158,7 +149,7 @@ def test_without_agreement_a_site_does_not_connect(capsys, monkeypatch, more, wh
     assert not Path("sites").exists()
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("seen")
 def test_the_policy_is_said_before_anything_starts(capsys):
     with pytest.raises(AssertionError, match="tried to connect"):
         join("--accept", "seen.toml", "--budget", "8", "--metrics", "none")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
@@ -18,9 +17,10 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Call, Ledger, Method, Params, Task, check_number
+from tacit.core import BadInput, Call, Json, Ledger, Method, Params, Task, check_number
 from tacit.core.registry import names_code
 from tacit.core.schema import leaves
+from tacit.core.toml import read_toml
 from tacit.experiment.config import Experiment
 from tacit.local.sgd import SGD
 from tacit.methods.spec import method_class, name_of, validated
@@ -279,16 +279,12 @@ class PolicyFile:
 
 def read_policy(file: Path, x0: Params) -> Policy:
     """Read a policy file. Settings without bounds must be as the methods have them by default."""
-    try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+
+    def made(raw: Json) -> Policy:
         given: PolicyFile = validated(PolicyFile, raw, "policy")
         return _from_file(given, x0)
-    except OSError as e:
-        raise BadInput(f"{file}: cannot be read ({e.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"{file}: not TOML ({e})") from None
-    except BadInput as e:
-        raise BadInput(f"{file}: {e}") from None
+
+    return read_toml(file, made)
 
 
 def _from_file(given: PolicyFile, x0: Params) -> Policy:

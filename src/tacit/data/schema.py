@@ -7,7 +7,6 @@ other's data. ``Schema.encode`` puts columns in order by their names and refuses
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from tacit.core.data import GOALS, Goal
 from tacit.core.errors import BadInput, check_choice, check_number
 from tacit.core.loose import Json
 from tacit.core.schema import check_value
-from tacit.core.toml import toml_value
+from tacit.core.toml import read_toml, toml_value
 from tacit.data.columns import KINDS, Column, Encoder, Numbers
 from tacit.data.tables import Table, one_column, some
 
@@ -187,14 +186,7 @@ def _table(column: Json) -> list[str]:
 
 def read_schema(file: str | Path) -> Schema:
     """Read a schema file."""
-    try:
-        return Schema.from_dict(tomllib.loads(Path(file).read_text(encoding="utf-8")))
-    except OSError as e:
-        raise BadInput(f"schema = '{file}': cannot be read ({e.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"schema = '{file}': not TOML ({e})") from None
-    except BadInput as e:
-        raise BadInput(f"{file}: {e}") from None
+    return read_toml(Path(file), Schema.from_dict, f"schema = '{file}'")
 
 
 def _check_label(column: Column, task: Goal) -> None:

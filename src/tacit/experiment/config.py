@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from tacit import data as data_room
 from tacit.compress import Compressor
 from tacit.core import Aggregate, BadInput, Json, Method, check_choice, check_number
 from tacit.core.data import Goal
-from tacit.core.toml import toml_value
+from tacit.core.toml import read_toml, toml_value
 from tacit.data import Dataset, Reading, load
 from tacit.data.splits import clients_of, owner_column
 from tacit.engines.store import BACK
@@ -210,14 +209,7 @@ def of_before(raw: Json) -> Json:
 
 def read_experiment(file: Path) -> Experiment:
     """Read an experiment file."""
-    try:
-        return experiment_from(tomllib.loads(file.read_text(encoding="utf-8")))
-    except OSError as e:
-        raise BadInput(f"{file}: cannot be read ({e.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"{file}: not TOML ({e})") from None
-    except BadInput as e:
-        raise BadInput(f"{file}: {e}") from None
+    return read_toml(file, experiment_from)
 
 
 def to_toml(experiment: Experiment) -> str:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit.apps import connection
 from tacit.cli.main import call
 from tacit.core import BadInput
 from tacit.data import Reading, Schema, Table, load, read_schema, read_table
@@ -149,15 +148,8 @@ DISAGREE = {
 
 
 @pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """Fail on any attempt to reach a coordinator."""
-
-    def connect(*args):
-        raise AssertionError("the site tried to connect")
-
-    monkeypatch.setattr(connection, "Fleet", connect)
-    monkeypatch.setattr(RunDir, "lock", lambda self: None)  # nobody would release it
-    monkeypatch.chdir(tmp_path)
+def with_schema(offline, tmp_path):
+    """A folder with the schema that all sites share, and no coordinator to reach."""
     wards.schema(tmp_path)
 
 
@@ -167,7 +159,7 @@ def join(*more, data="patients.csv"):
     return call(["join", *network, *flags, *more])
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("with_schema")
 @pytest.mark.parametrize("how", DISAGREE)
 def test_a_table_that_disagrees_is_refused_at_join_by_site_and_column(how, tmp_path, capsys):
     written, words = DISAGREE[how]
@@ -181,7 +173,7 @@ def test_a_table_that_disagrees_is_refused_at_join_by_site_and_column(how, tmp_p
     assert not (tmp_path / "sites").exists()
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("with_schema")
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_a_table_that_agrees_goes_on_to_connect(tmp_path, separator):
     wards.ward(tmp_path, columns=wards.COLUMNS[::-1], separator=separator)
@@ -189,7 +181,7 @@ def test_a_table_that_agrees_goes_on_to_connect(tmp_path, separator):
         join()
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("with_schema")
 def test_a_column_that_others_do_not_have_can_be_left_out(tmp_path):
     rows = [r | {"insurance": "x"} for r in wards.patients(60)]
     wards.ward(tmp_path, rows, [*wards.COLUMNS, "insurance"])
@@ -268,7 +260,7 @@ def test_a_draft_says_what_is_there_and_that_it_is_private(tmp_path, monkeypatch
     assert made.encode(read_table(tmp_path / "patients.csv")).x.shape[0] == 60
 
 
-@pytest.mark.usefixtures("offline")
+@pytest.mark.usefixtures("with_schema")
 def test_no_site_takes_a_draft(tmp_path, capsys):
     wards.ward(tmp_path)
     wards.schema(tmp_path, "draft = true\n" + wards.SCHEMA)
