@@ -2,15 +2,25 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
 import tacit
 from tacit.core import BadInput
-from tacit.experiment.metrics import WORDS, calibration_error, confusion, measures
+from tacit.experiment.metrics import (
+    WORDS,
+    area_under_curve,
+    calibration_error,
+    confusion,
+    macro_f1,
+    measures,
+)
 from tacit.experiment.scoring import Evaluation, counted
 
 rng = np.random.default_rng(0)
@@ -27,6 +37,24 @@ def test_they_are_what_scikit_learn_says():
     assert math.isclose(got["macro_f1"], f1_score(Y, p.argmax(1), average="macro"), abs_tol=1e-6)
     table = confusion(torch.from_numpy(Y), P.argmax(1), 4)
     assert table == confusion_matrix(Y, p.argmax(1)).tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)), min_size=1),
+)
+def test_f1_and_area_are_scikit_learn_s_with_ties_and_missing_classes(rows):
+    y, predicted, score = (np.array(column) for column in zip(*rows, strict=True))
+    want = f1_score(y, predicted, average="macro", zero_division=0.0)
+    assert math.isclose(macro_f1(y, predicted), want, abs_tol=1e-9)
+    positive = y == 0
+    if 0 < positive.sum() < len(y):
+        want = roc_auc_score(positive, score)
+        assert math.isclose(area_under_curve(positive, score), want, abs_tol=1e-9)
+
+
+def test_a_run_does_not_wait_for_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)  # whoever imports it fails
+    assert "auroc" in measures(torch.from_numpy(Y), P)
 
 
 def test_balanced_accuracy_follows_from_counts():
@@ -51,6 +79,7 @@ def test_what_is_not_defined_is_left_out():
     missing = measures(torch.tensor([0, 1]), torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]]))
     assert missing["auroc"] == 1  # of the two classes that there are
     assert measures(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2)) == {}
+    assert measures(torch.tensor([0, 1]), torch.tensor([[0.5, 0.5], [math.nan, 0.1]])) == {}
 
 
 def run(tmp_path, method, **setting):
