@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core import Poisson as Poisson
     from tacit.core import Release as Release
     from tacit.core import Reply as Reply
-    from tacit.core import check_number as check_number
+    from tacit.core import check as check
     from tacit.core import mean as mean
     from tacit.core import public as public
     from tacit.core import some as some

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sandbox import Server, a_client
 from torch import nn
 
-from tacit.core import BadInput, Everyone, Params, Replies
-from tacit.core.errors import check_clip
+from tacit.core import BadInput, Everyone, Params, Replies, check
 from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local.prototypes import Private, on_sphere, private_prototypes
@@ -326,7 +325,7 @@ def test_one_record_moves_prototypes_by_at_most_their_sensitivity(record, radius
 @pytest.mark.parametrize("value", [1e-30, 9e-11, 1.1e10, 1e38])
 def test_a_clipping_norm_beyond_what_arithmetic_can_keep_is_refused(value):
     with pytest.raises(BadInput, match=r"^clip = .*: must be at least 1e-10 and at most 1e\+10$"):
-        check_clip("clip", value)
+        check.clip("clip", value)
     with pytest.raises(BadInput, match="clip = "):
         PrivateSteps(a_client(), 1.0, value, 1.0, 1)
 
@@ -334,7 +333,7 @@ def test_a_clipping_norm_beyond_what_arithmetic_can_keep_is_refused(value):
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_a_clipping_norm_that_is_none_is_refused(value):
     with pytest.raises(BadInput, match=r"^clip = .*: must be (finite and )?above 0$"):
-        check_clip("clip", value)
+        check.clip("clip", value)
 
 
 def test_a_clip_that_follows_the_norms_stays_in_range():

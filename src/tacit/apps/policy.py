@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Call, Json, Ledger, Method, Params, Task, check_number
+from tacit.core import BadInput, Call, Json, Ledger, Method, Params, Task, check
 from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.core.toml import read_toml
@@ -266,10 +266,10 @@ class PolicyFile:
     def __post_init__(self) -> None:
         if not self.methods:
             raise BadInput("policy.methods = []: must name at least one method")
-        check_number("policy.rounds", self.rounds, at_least=1)
-        check_number("policy.message", self.message, at_least=1)
+        check.number("policy.rounds", self.rounds, at_least=1)
+        check.number("policy.message", self.message, at_least=1)
         if self.budget != math.inf:
-            check_number("policy.budget", self.budget, above=0)
+            check.number("policy.budget", self.budget, above=0)
         for name, (least, most) in self.bounds.items():
             if not least <= most:
                 raise BadInput(

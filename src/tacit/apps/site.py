@@ -42,8 +42,7 @@ from tacit.core import (
     TacitError,
     Task,
     ask_id,
-    check_choice,
-    check_number,
+    check,
     params_of,
 )
 from tacit.core.registry import names_code
@@ -137,7 +136,7 @@ class Site:
             if kind == "hello":
                 self._agree(about)
                 return letter("answer", {"facts": asdict(self.facts())}, packed(b""))
-            check_choice("message kind", kind, ("hello", "ask", "look"))
+            check.choice("message kind", kind, ("hello", "ask", "look"))
             charter = validated(Charter, _dict(about, "charter"), "charter")
             head = validated(Head, _dict(about, "head"), "head")
             answer = self.answer(kind, charter, head, blob)
@@ -447,8 +446,8 @@ def _check_charter(
         raise Refused(f"run = {charter.run[:80]!r}: must be 16-64 hexadecimal digits")
     if not 1 <= charter.clients <= 1_000_000:
         raise Refused(f"clients = {charter.clients}: must be between 1 and 1000000")
-    check_number("delta", charter.delta, above=0, below=1)
-    check_number("budget", charter.budget, at_least=0)
+    check.number("delta", charter.delta, above=0, below=1)
+    check.number("budget", charter.budget, at_least=0)
     Compressor.of(charter.compress)
     code = ":" in charter.features or names_code(charter.features)
     if code and charter.features != features:

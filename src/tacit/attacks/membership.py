@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, check
 
 Array = npt.NDArray[np.float64]
 AT_ONCE = 1024  # records compared with all samples at a time
@@ -58,7 +58,7 @@ class Outcome:
 
     def found(self, false_alarms: float = 0.01) -> float:
         """Return the true positive rate where at most this share of the others is suspected."""
-        check_number("false_alarms", false_alarms, at_least=0, at_most=1)
+        check.number("false_alarms", false_alarms, at_least=0, at_most=1)
         false_positives, true_positives = self.roc
         return float(np.max(true_positives[false_positives <= false_alarms]))
 

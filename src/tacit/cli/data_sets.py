@@ -13,7 +13,7 @@ from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, Transfe
 
 from tacit.cli.flags import parse
 from tacit.cli.listings import plain_help
-from tacit.core import BadInput, check_choice
+from tacit.core import BadInput, check
 from tacit.core.data import Goal
 from tacit.data import KNOWN, Reading, load, read_table
 from tacit.data.federated import federate
@@ -47,13 +47,13 @@ def data(args: Sequence[str]) -> None:
     if plain_help(args, DATA_HELP, most=2):
         return
     verb = args[0] if args else "list"
-    check_choice("data command", verb, ["list", "get", "check", "schema"])
+    check.choice("data command", verb, ["list", "get", "check", "schema"])
     if verb == "list":
         _list_data()
         return
     if len(args) < 2:
         raise BadInput(f"data {verb}: name a data set; allowed: {', '.join(KNOWN)}")
-    check_choice("data set", args[1], KNOWN)
+    check.choice("data set", args[1], KNOWN)
     if verb == "get":
         _get_data(args[1])
     _check_data(args[1])

@@ -123,10 +123,11 @@ def call(args: list[str]) -> int:
 
 
 def _guarded(command: str, args: list[str]) -> int:
-    from tacit.core.errors import TacitError, check_choice
+    from tacit.core import check
+    from tacit.core.errors import TacitError
 
     try:
-        check_choice("command", command, COMMANDS)
+        check.choice("command", command, COMMANDS)
         module, _, function = COMMANDS[command][0].partition(":")
         run = getattr(importlib.import_module(module), function)
         gc.enable()

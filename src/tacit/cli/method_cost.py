@@ -14,7 +14,7 @@ from tacit import privacy
 from tacit.cli.flags import parse
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.runs import examples_of, first_line
-from tacit.core import Keywords, Ledger, Relation, Unit, check_number
+from tacit.core import Keywords, Ledger, Relation, Unit, check
 from tacit.experiment.config import Experiment, Setting, read_experiment
 from tacit.experiment.forecast import over_rounds, predicted
 from tacit.experiment.plan import Plan
@@ -36,7 +36,7 @@ def method_cost(name: str, args: Sequence[str]) -> None:
         examples=examples_of(name, begin.method),
         registry=METHOD_WORDS,
     )
-    check_number("rounds", given.method.rounds, at_least=1)
+    check.number("rounds", given.method.rounds, at_least=1)
     experiment = Experiment(given.method, given.setting)
     name = name_of(given.method) if file else name
     plan = Plan.of(experiment)

@@ -14,7 +14,7 @@ from tacit import codec
 from tacit.cli.flags import parse
 from tacit.cli.runs import resumable
 from tacit.cli.tracking import watcher
-from tacit.core import check_number
+from tacit.core import check
 from tacit.experiment.config import to_toml
 from tacit.experiment.reproduce import RUNS, Reproduction, chosen, experiments_of, item_of
 from tacit.experiment.work import seconds_of, work_of
@@ -87,7 +87,7 @@ def reproduce(args: Sequence[str]) -> None:
         return
     about = "Run cells of a paper's table or figure: published, measured, difference."
     given = parse(ReproduceFlags, args, prog="tacit reproduce", about=about)
-    check_number("repeats", given.repeats, at_least=1, whole=True)
+    check.number("repeats", given.repeats, at_least=1, whole=True)
     key, name = item_of(given.item)
     item = paper(key).items[name]
     cells = chosen(item, given.only)

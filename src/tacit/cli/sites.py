@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.cli import interrupts
 from tacit.cli.flags import parse
-from tacit.core import BadInput, Json, check_number
+from tacit.core import BadInput, Json, check
 
 if TYPE_CHECKING:
     from tacit.apps.policy import Policy
@@ -62,10 +62,10 @@ def keys(args: Sequence[str]) -> None:
         return
     _needs_flower()
     from tacit.apps import keys as k
-    from tacit.core import check_choice
+    from tacit.core import check
 
     word, *rest = args
-    check_choice("keys", word, tuple(KEYS_ARGUMENTS))
+    check.choice("keys", word, tuple(KEYS_ARGUMENTS))
     least, most = KEYS_ARGUMENTS[word]
     if not least <= len(rest) <= most:
         raise BadInput(f"keys {word}: {len(rest)} arguments; see `tacit keys --help`")
@@ -140,11 +140,11 @@ def serve(args: Sequence[str]) -> None:
         parse(ServeFlags, args[1:], prog=f"tacit serve {args[0]}", about=about),
     )
     _check_network(given.insecure, given.host, {"--keys": given.keys})
-    check_number("port", given.port, at_least=1, at_most=65535)
-    check_number("deadline", given.deadline, above=0)
-    check_number("max_message", given.max_message, at_least=1)
+    check.number("port", given.port, at_least=1, at_most=65535)
+    check.number("deadline", given.deadline, above=0)
+    check.number("max_message", given.max_message, at_least=1)
     if given.max_norm != "median":
-        check_number("max_norm", given.max_norm, above=0)
+        check.number("max_norm", given.max_norm, above=0)
     _quiet()
     from tacit.apps.coordinator import Terms, go_on
     from tacit.apps.coordinator import serve as start
@@ -250,7 +250,7 @@ def join(args: Sequence[str]) -> None:
         )
     _check_network(given.insecure, host, {"--key": given.key, "--ca": given.ca})
     if given.budget != math.inf:
-        check_number("budget", given.budget, above=0)
+        check.number("budget", given.budget, above=0)
     _quiet()
     import torch
 
@@ -269,7 +269,7 @@ def join(args: Sequence[str]) -> None:
     check_name(given.name)
     if given.method is not None:
         method_class(given.method)
-    check_number("threads", given.threads, at_least=1)
+    check.number("threads", given.threads, at_least=1)
     torch.set_num_threads(given.threads)
     dataset, part = _data(given)
     _try_model(given.model, dataset)
@@ -487,7 +487,7 @@ def _metrics(text: str) -> float:
         raise BadInput(
             f"--metrics = {text!r}: must be exact, none, or the epsilon of each report"
         ) from None
-    check_number("metrics", epsilon, above=0)
+    check.number("metrics", epsilon, above=0)
     return epsilon
 
 

@@ -16,7 +16,7 @@ from tacit.apps.books import Books, read_budget
 from tacit.apps.repair import repair_store
 from tacit.cli.flags import parse
 from tacit.cli.use import write
-from tacit.core import BadInput, Ledger, Owner, check_number
+from tacit.core import BadInput, Ledger, Owner, check
 from tacit.experiment.repair import repair_run
 from tacit.experiment.rundir import RunDir
 from tacit.privacy import show_epsilon
@@ -43,9 +43,9 @@ def spent_command(args: Sequence[str]) -> None:
     about = "What a run or a site has spent, with every file verified."
     given = parse(SpentFlags, args, prog="tacit privacy FOLDER", about=about)
     if given.delta is not None:
-        check_number("delta", given.delta, above=0, below=1)
+        check.number("delta", given.delta, above=0, below=1)
     if given.budget is not None:
-        check_number("budget", given.budget, above=0)
+        check.number("budget", given.budget, above=0)
     if RunDir(given.folder).begun:
         if given.repair:
             repair_run(given.folder, print)

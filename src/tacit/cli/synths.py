@@ -13,7 +13,7 @@ import tyro
 from tacit.cli.flags import parse
 from tacit.cli.progress import watcher
 from tacit.cli.stated_classes import load_stated
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, check
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.synth import save, synthesise
 from tacit.privacy import show_epsilon
@@ -51,9 +51,9 @@ def synth(args: Sequence[str]) -> None:
         "certificate.json."
     )
     given = parse(SynthFlags, args, prog="tacit synth", about=about)
-    check_number("epsilon", given.epsilon, above=0)
+    check.number("epsilon", given.epsilon, above=0)
     if given.generator == "gan":
-        check_number("label_epsilon", given.label_epsilon, above=0, below=given.epsilon)
+        check.number("label_epsilon", given.label_epsilon, above=0, below=given.epsilon)
     source = Source(
         generator=given.generator,
         pool_epsilon=given.epsilon,

@@ -11,12 +11,12 @@ import numpy as np
 
 from tacit.compress import sensing
 from tacit.compress.binary import rows_for
-from tacit.core import Array, check_choice
+from tacit.core import Array, check
 
 
 def explicit(kind: str, numbers: int, rate: float) -> Array:
     """Return a measurement matrix in full: for figures and for checking what never builds it."""
-    check_choice("matrix", kind, ("binary", "gaussian", "bernoulli"))
+    check.choice("matrix", kind, ("binary", "gaussian", "bernoulli"))
     rows = rows_for(numbers, rate)
     if kind != "binary":
         return sensing.matrix(kind, rows, numbers)
@@ -27,7 +27,7 @@ def explicit(kind: str, numbers: int, rate: float) -> Array:
 
 def basis(kind: str, numbers: int) -> Array:
     """Return the discrete cosine or Fourier basis, one unit vector in each column."""
-    check_choice("basis", kind, ("dct", "dft"))
+    check.choice("basis", kind, ("dct", "dft"))
     if kind == "dft":
         return np.fft.ifft(np.eye(numbers), norm="ortho", axis=0)
     from scipy.fft import idct  # imported late: scipy would slow down every start

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tacit.compress import binary, sensing
 from tacit.compress.rates import check_bounds, dynamic
-from tacit.core import BadInput, Params, check_number
+from tacit.core import BadInput, Params, check
 
 MATRICES = ("binary", "gaussian", "bernoulli")
 Rates = Mapping[str, float]  # the rate of each layer, by its name
@@ -55,7 +55,7 @@ class Compressor:
                 "such as binary:dynamic or binary:0.3"
             )
         if rate != "dynamic":
-            check_number(f"rate of {field} = {word!r}", share, above=0, at_most=1)
+            check.number(f"rate of {field} = {word!r}", share, above=0, at_most=1)
         return cls(matrix, share, r_max, r_min)
 
     def rates(self, reference: Params) -> dict[str, float]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tacit.core import BadInput, Params, check_number
+from tacit.core import BadInput, Params, check
 
 LEAST = 0.1  # no layer goes below: rates are multiples of it
 
 
 def check_bounds(r_max: float, r_min: float) -> None:
     """Refuse bounds of the rates that make no sense."""
-    check_number("r_max", r_max, at_least=LEAST, at_most=1)
-    check_number("r_min", r_min, above=0, at_most=1)
+    check.number("r_max", r_max, at_least=LEAST, at_most=1)
+    check.number("r_min", r_min, above=0, at_most=1)
     if r_min > r_max:
         raise BadInput(f"r_min = {r_min:g}: must be at most r_max = {r_max:g}")
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from tacit.core.lazy import lazily
 
 if TYPE_CHECKING:  # what is exported: see lazily
+    from tacit.core import check as check
     from tacit.core.aggregate import Aggregate as Aggregate
+    from tacit.core.check import in_clip_range as in_clip_range
     from tacit.core.client import Call as Call
     from tacit.core.client import Client as Client
     from tacit.core.client import Reply as Reply
@@ -22,7 +24,6 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.cohort import Poisson as Poisson
     from tacit.core.cohort import Replies as Replies
     from tacit.core.cohort import Sample as Sample
-    from tacit.core.cohort import check_rounds as check_rounds
     from tacit.core.cohort import most_rounds as most_rounds
     from tacit.core.cohort import some as some
     from tacit.core.errors import BadInput as BadInput
@@ -31,10 +32,6 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.errors import Diverged as Diverged
     from tacit.core.errors import TacitError as TacitError
     from tacit.core.errors import TooFewReplies as TooFewReplies
-    from tacit.core.errors import check_choice as check_choice
-    from tacit.core.errors import check_clip as check_clip
-    from tacit.core.errors import check_number as check_number
-    from tacit.core.errors import in_clip_range as in_clip_range
     from tacit.core.ledger import FEDERATION as FEDERATION
     from tacit.core.ledger import Event as Event
     from tacit.core.ledger import Gaussian as Gaussian

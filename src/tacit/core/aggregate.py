@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core.errors import BadInput, TooFewReplies, check_choice, check_number
+from tacit.core import check
+from tacit.core.errors import BadInput, TooFewReplies
 from tacit.core.params import Params, mean
 
 WORDS = ("mean", "trimmed", "median", "clipped", "krum")
@@ -45,7 +46,7 @@ class Aggregate:
         Aggregate(rule='trimmed', amount=0.2)
         """
         rule, colon, number = word.partition(":")
-        check_choice("aggregate", rule, WORDS)
+        check.choice("aggregate", rule, WORDS)
         if bool(colon) == (rule in ("mean", "median")):
             forms = "mean, trimmed:0.2, median, clipped:1.0 or krum:1"
             raise BadInput(f"aggregate = {word!r}: must be such as {forms}")
@@ -54,11 +55,11 @@ class Aggregate:
         except ValueError:
             raise BadInput(f"aggregate = {word!r}: {number!r} is not a number") from None
         if rule == "trimmed":
-            check_number("aggregate: trimmed", amount, above=0, below=0.5)
+            check.number("aggregate: trimmed", amount, above=0, below=0.5)
         if rule == "clipped":
-            check_number("aggregate: clipped", amount, above=0, below=math.inf)
+            check.number("aggregate: clipped", amount, above=0, below=math.inf)
         if rule == "krum":
-            check_number("aggregate: krum", amount, at_least=0, at_most=1e6, whole=True)
+            check.number("aggregate: krum", amount, at_least=0, at_most=1e6, whole=True)
         return cls(rule, amount)
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from tacit.core.client import Call
 from tacit.core.data import Examples
-from tacit.core.errors import BadInput, check_number
+from tacit.core.errors import BadInput
 from tacit.core.ledger import Ledger, Noise, Release
 from tacit.core.names import AskId, ClientId
 from tacit.core.params import Params
@@ -64,12 +64,6 @@ class Poisson:
 def some(per_round: int) -> Law:
     """Return the law for "``per_round`` clients a round", where 0 means everyone."""
     return Fixed(per_round) if per_round else Everyone()
-
-
-def check_rounds(rounds: int, per_round: int) -> None:
-    """Refuse a negative number of rounds or of clients a round."""
-    check_number("rounds", rounds, at_least=0, whole=True)
-    check_number("per_round", per_round, at_least=0, whole=True)
 
 
 @dataclass(frozen=True)

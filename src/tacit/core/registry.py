@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from tacit.core.errors import check_choice
+from tacit.core import check
 from tacit.core.own_code import is_code, load
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def check(self, name: str) -> None:
         """Refuse a name that stands for nothing."""
         if name not in self:
-            check_choice(self.kind, name, [*self._also, *self, *self.installed(), *OWN])
+            check.choice(self.kind, name, [*self._also, *self, *self.installed(), *OWN])
 
     def own(self, word: str) -> Any:
         """Return what a word names that is not built in: ``file.py:Name``, or something installed.

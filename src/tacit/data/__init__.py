@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tacit.core import own_code
-from tacit.core.errors import BadInput, check_choice
+from tacit.core import check, own_code
+from tacit.core.errors import BadInput
 from tacit.core.registry import Registry
 from tacit.data.examples import Dataset, Examples
 from tacit.data.labels import Stated, told
@@ -76,8 +76,8 @@ def load(
         raise BadInput(
             f"data = {name_or_path!r}: no such file or folder; known names: {', '.join(KNOWN)}"
         )
-    check_choice("data", name_or_path, (*KNOWN, *_FUNCTIONS.installed(), _OWN))
-    raise AssertionError("unreachable: check_choice refused the name")
+    check.choice("data", name_or_path, (*KNOWN, *_FUNCTIONS.installed(), _OWN))
+    raise AssertionError("unreachable: check.choice refused the name")
 
 
 def _is_own_code(name: str) -> bool:

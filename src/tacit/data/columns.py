@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core import own_code
-from tacit.core.errors import BadInput, check_choice, check_number
+from tacit.core import check, own_code
+from tacit.core.errors import BadInput
 from tacit.data.labels import name_of
 from tacit.data.tables import Table, some
 
@@ -56,7 +56,7 @@ class Column:
     width: int = 64  # text: how many numbers the encoder makes of it
 
     def __post_init__(self) -> None:
-        check_choice(f"column {self.name!r}: kind", self.kind, KINDS)
+        check.choice(f"column {self.name!r}: kind", self.kind, KINDS)
         if self.kind == "number":
             self._check_range(self.low, self.high)
         elif self.kind == "date":
@@ -64,7 +64,7 @@ class Column:
         elif self.kind == "category":
             self._check_categories()
         elif self.kind == "text":
-            check_number(f"column {self.name!r}: width", self.width, at_least=1, at_most=MOST_WIDTH)
+            check.number(f"column {self.name!r}: width", self.width, at_least=1, at_most=MOST_WIDTH)
 
     def _check_range(self, low: float, high: float) -> None:
         if not (math.isfinite(low) and math.isfinite(high) and low < high):

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from tacit.core import Json
-from tacit.core.errors import BadInput, check_choice
+from tacit.core import Json, check
+from tacit.core.errors import BadInput
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if known
 
@@ -211,7 +211,7 @@ def locate(file: OfficialFile, folder: Path) -> Path | None:
 
 def ensure(name: str, folder: Path, progress: Progress | None = None) -> tuple[Path, ...]:
     """Return the verified files of a set, downloading those that are not there."""
-    check_choice("data", name, FILES)
+    check.choice("data", name, FILES)
     files = FILES[name]
     archives = {file.archive for file in files if file.archive}
     fetched = {archive for archive in archives if locate(archive, folder) is None}

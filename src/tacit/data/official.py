@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Array
-from tacit.core.errors import BadInput, check_choice
+from tacit.core import Array, check
+from tacit.core.errors import BadInput
 from tacit.data.examples import Dataset, Examples
 from tacit.data.files import Progress, data_folder, ensure
 
@@ -128,7 +128,7 @@ def load_official(
 
     ``digits`` needs none.
     """
-    check_choice("data", name, KNOWN)
+    check.choice("data", name, KNOWN)
     if name == "digits":
         return _digits()
     spec = _SPECS[name]

@@ -14,9 +14,9 @@ from typing import get_type_hints
 
 import numpy as np
 
-from tacit.core import Array
+from tacit.core import Array, check
 from tacit.core.data import GOALS, Goal
-from tacit.core.errors import BadInput, check_choice, check_number
+from tacit.core.errors import BadInput
 from tacit.core.loose import Json
 from tacit.core.schema import check_value
 from tacit.core.toml import read_toml, toml_value
@@ -47,16 +47,16 @@ class Schema:
     draft: bool = False  # ranges and categories were read off data, and may tell of single records
 
     def __post_init__(self) -> None:
-        check_choice("schema: task", self.task, GOALS)
+        check.choice("schema: task", self.task, GOALS)
         names = [column.name for column in self.columns]
         if twice := [name for name in names if names.count(name) > 1]:
             raise BadInput(f"schema: column {twice[0]!r} is there twice: must all differ")
         if not self.label or (len(self.label) > 1 and self.task == "classes"):
             raise BadInput("schema: label: must name one column, or several for other tasks")
         for name in self.label:
-            check_choice("schema: label", name, names)
+            check.choice("schema: label", name, names)
             _check_label(self[name], self.task)
-        check_number("schema: features", sum(c.size for c in self.columns), at_most=MOST_FEATURES)
+        check.number("schema: features", sum(c.size for c in self.columns), at_most=MOST_FEATURES)
         if not self.inputs:
             raise BadInput("schema: no features: must have a column besides labels and ids")
 
@@ -230,7 +230,7 @@ def _checked(cls: type, raw: Json, where: str) -> Json:
     hints = get_type_hints(cls)
     made: Json = {}
     for key, value in raw.items():
-        check_choice(f"{where}: key", key, [f.name for f in fields(cls)])
+        check.choice(f"{where}: key", key, [f.name for f in fields(cls)])
         given: object = tuple(value) if isinstance(value, list) else value
         check_value(given, hints[key], f"{where}: {key}")
         made[key] = float(value) if hints[key] is float else given

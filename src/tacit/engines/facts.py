@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from tacit.core import BadInput, Json, check_number
+from tacit.core import BadInput, Json, check
 from tacit.core.schema import LONGEST, check_value
 from tacit.data.schema import Schema
 
@@ -37,22 +37,22 @@ class Facts:
     schema: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_number("examples", self.examples, at_least=1, at_most=MOST_EXAMPLES, whole=True)
-        check_number("tests", self.tests, at_least=0, at_most=MOST_EXAMPLES, whole=True)
-        check_number("shape", len(self.shape), at_least=1, at_most=MOST_AXES)
+        check.number("examples", self.examples, at_least=1, at_most=MOST_EXAMPLES, whole=True)
+        check.number("tests", self.tests, at_least=0, at_most=MOST_EXAMPLES, whole=True)
+        check.number("shape", len(self.shape), at_least=1, at_most=MOST_AXES)
         for n in self.shape:
-            check_number("shape", n, at_least=1, at_most=MOST_INPUTS, whole=True)
-        check_number("shape", math.prod(self.shape), at_most=MOST_INPUTS)
-        check_number("classes", len(self.classes), at_least=1, at_most=MOST_CLASSES)
+            check.number("shape", n, at_least=1, at_most=MOST_INPUTS, whole=True)
+        check.number("shape", math.prod(self.shape), at_most=MOST_INPUTS)
+        check.number("classes", len(self.classes), at_least=1, at_most=MOST_CLASSES)
         if len(set(self.classes)) < len(self.classes):
             raise BadInput("classes: two have the same name")
-        check_number("schema", len(self.schema), at_most=MOST_PARTS)
+        check.number("schema", len(self.schema), at_most=MOST_PARTS)
         if self.schema:
             self.check_table()
         for value in self.mean:
-            check_number("mean", value, above=-math.inf, below=math.inf)
+            check.number("mean", value, above=-math.inf, below=math.inf)
         for value in self.std:
-            check_number("std", value, above=0, below=math.inf)
+            check.number("std", value, above=0, below=math.inf)
 
     @property
     def table(self) -> Schema | None:

@@ -39,7 +39,7 @@ from tacit.core import (
     TooFewReplies,
     Unit,
     ask_id,
-    check_number,
+    check,
 )
 from tacit.core.data import Examples
 from tacit.data.examples import Pool
@@ -358,7 +358,7 @@ class Sites(Engine):
         """Refuse lines that make a site's ledger longer, over the rounds, than any honest one."""
         own = Ledger(self._of(head.client))
         own.add(lines)
-        check_number("ledger", len(own), at_most=MOST_LINES)
+        check.number("ledger", len(own), at_most=MOST_LINES)
         return lines
 
     def _silent(self, head: Head, call: Call[object], lines: Sequence[Release]) -> bool:

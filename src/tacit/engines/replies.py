@@ -34,7 +34,7 @@ from tacit.core import (
     Released,
     Sampling,
     Task,
-    check_number,
+    check,
 )
 from tacit.core.schema import check_value, leaves
 from tacit.engines.facts import Facts
@@ -109,7 +109,7 @@ def check_sent(answer: Answer, head: Head, call: Call[object], known: Known | No
     check_finite(answer.sent, head)
     for _, name, value in leaves(answer.sent):
         if isinstance(value, int | float) and not isinstance(value, bool):
-            check_number(name, value, at_least=-LARGEST, at_most=LARGEST)
+            check.number(name, value, at_least=-LARGEST, at_most=LARGEST)
     if known is not None:
         known.check(answer.sent, call)
 
@@ -126,7 +126,7 @@ def check_ledger(answer: object, head: Head, last: int) -> list[Release]:
         raise BadInput("message: not an answer")
     if not isinstance(answer.keeps, bool):
         raise BadInput("message: keeps is not a truth value")
-    check_number("ledger", len(answer.ledger), at_most=MOST_LINES)
+    check.number("ledger", len(answer.ledger), at_most=MOST_LINES)
     for line in answer.ledger:
         check_line(line, head, last)
     return answer.ledger
@@ -138,17 +138,17 @@ def check_line(line: object, head: Head, last: int) -> None:
     if not isinstance(line, Release) or line.owner not in mine:
         raise BadInput("message: a ledger line that is not this site's")
     # with seeded noise, attempts have the number of their task in front
-    check_number("attempt", line.attempt, at_least=0, below=2.0**80, whole=True)
+    check.number("attempt", line.attempt, at_least=0, below=2.0**80, whole=True)
     check_value(replace(line, attempt=0), Release, "ledger")
     if line.covers is not None or line.observer != "server":
         raise BadInput("ledger: a line of the server's, from a site")
-    check_number("ledger.what", len(line.what), at_most=MOST_WORDS)
-    check_number("ledger.steps", line.steps, at_least=1, at_most=MOST_STEPS)
+    check.number("ledger.what", len(line.what), at_most=MOST_WORDS)
+    check.number("ledger.steps", line.steps, at_least=1, at_most=MOST_STEPS)
     _check_rounds(line, last)
-    check_number("ledger.q", line.sampling.q, above=0, at_most=1)
+    check.number("ledger.q", line.sampling.q, above=0, at_most=1)
     for name, value in vars(line.event).items():
         if isinstance(value, int | float) and value != 0:
-            check_number(f"ledger.{name}", value, at_least=1 / LARGEST, at_most=LARGEST)
+            check.number(f"ledger.{name}", value, at_least=1 / LARGEST, at_most=LARGEST)
     if line.sampling.law != "everyone" and not isinstance(line.event, Gaussian):
         raise BadInput(f"ledger: no accountant for a subsampled {type(line.event).__name__}")
     _check_readable(line)
@@ -215,7 +215,7 @@ class Known:
             raise BadInput(f"counts: must be of {len(self.facts.classes)} classes")
         if loss is None:  # noisy: any whole numbers
             return
-        check_number("loss", loss, at_least=0, at_most=MOST_LOSS * max(1, self.facts.tests))
+        check.number("loss", loss, at_least=0, at_most=MOST_LOSS * max(1, self.facts.tests))
         if min(*right, *wrong) < 0 or sum(right) + sum(wrong) != self.facts.tests:
             raise BadInput(
                 f"counts: {sum(right) + sum(wrong):,} in all, but this site has registered with "

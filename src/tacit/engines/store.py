@@ -25,7 +25,7 @@ from tacit.core import (
     Sampling,
     Stated,
     Unit,
-    check_choice,
+    check,
 )
 from tacit.engines.sealed import Log, read_sealed, write_sealed
 
@@ -218,8 +218,8 @@ def from_json(line: Json) -> Release:
     # what it was called before sizes were said to be public
     line["relation"] = RENAMED.get(line["relation"], line["relation"])
     for field, known in WORDS.items():
-        check_choice(field, line[field], known)
-    check_choice("law", line["sampling"]["law"], LAWS)
+        check.choice(field, line[field], known)
+    check.choice("law", line["sampling"]["law"], LAWS)
     ends = [[int(end) for end in part.split("-")] for part in line["rounds"].split(",")]
     plain = {
         "event": EVENTS[event.pop("kind")](**event),

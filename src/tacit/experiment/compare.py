@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tacit import codec
-from tacit.core import BadInput, BudgetReached, TacitError, check_choice, check_number
+from tacit.core import BadInput, BudgetReached, TacitError, check
 from tacit.data.examples import Dataset
 from tacit.experiment.config import (
     Experiment,
@@ -52,7 +52,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)  # what to say below the table
 
     def __post_init__(self) -> None:
-        check_number("repeats", self.repeats, at_least=1, whole=True)
+        check.number("repeats", self.repeats, at_least=1, whole=True)
         if not self.methods:
             raise BadInput("methods: name at least one, such as fedavg")
         if twice := {m for m in self.methods if self.methods.count(m) > 1}:
@@ -134,7 +134,7 @@ class Compared:
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of all methods over rounds."""
         chosen = metric or self.rows[0].metric
-        check_choice("metric", chosen, [*WORDS, SQUARED])
+        check.choice("metric", chosen, [*WORDS, SQUARED])
         return over_rounds(self.runs, metric=chosen)
 
     def _repr_html_(self) -> str:
@@ -234,7 +234,7 @@ def start_comparison(
 def check_all(runs: Sequence[tuple[str, Experiment]], dataset: Dataset) -> None:
     """Prepare every experiment once, so that bad input leaves no directory behind."""
     for _, experiment in runs:
-        check_number("rounds", experiment.method.rounds, at_least=1)
+        check.number("rounds", experiment.method.rounds, at_least=1)
         Plan.of(experiment, dataset)
 
 

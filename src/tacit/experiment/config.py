@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from tacit import data as data_room
 from tacit.compress import Compressor
-from tacit.core import Aggregate, BadInput, Json, Method, check_choice, check_number
+from tacit.core import Aggregate, BadInput, Json, Method, check
 from tacit.core.data import Goal
 from tacit.core.toml import read_toml, toml_value
 from tacit.data import Dataset, Reading, load
@@ -87,7 +87,7 @@ class Setting:
         return self.split == SITES
 
     def __post_init__(self) -> None:
-        check_number("clients", self.clients, at_least=1)
+        check.number("clients", self.clients, at_least=1)
         implied = (
             clients_of(self.split, self.clients)
             if self.split.startswith("sizes:")
@@ -98,17 +98,17 @@ class Setting:
                 f"clients = {self.clients}: must be {implied} (as split {self.split!r} says), "
                 "or left out"
             )
-        check_number("eval_every", self.eval_every, at_least=1)
-        check_number("delta", self.delta, above=0, below=1)
+        check.number("eval_every", self.eval_every, at_least=1)
+        check.number("delta", self.delta, above=0, below=1)
         Compressor.of(self.compress)
         Aggregate.of(self.aggregate)
         if self.budget != math.inf:
-            check_number("budget", self.budget, above=0)
+            check.number("budget", self.budget, above=0)
         if self.address and self.engine != "ray":
             raise BadInput(f"address = {self.address!r}: is of a Ray cluster; add engine = 'ray'")
-        check_number("keep", self.keep, at_least=1, at_most=BACK)
+        check.number("keep", self.keep, at_least=1, at_most=BACK)
         if self.workers != "auto":
-            check_number("workers", self.workers, at_least=0)
+            check.number("workers", self.workers, at_least=0)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def setting_from(keywords: Mapping[str, object], method: Method) -> Setting:
             raise BadInput(
                 f"{key} = {value!r}: not a keyword; method settings go in the word: {word}"
             )
-        check_choice("keyword", key, [f.name for f in fields(Setting)])
+        check.choice("keyword", key, [f.name for f in fields(Setting)])
     setting: Setting = validated(Setting, dict(keywords))
     return setting
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, Method, PartOfTests, check_choice
+from tacit.core import BadInput, Method, PartOfTests, check
 from tacit.core.data import IntArray
 from tacit.core.registry import OWN
 from tacit.data.examples import Examples
@@ -46,7 +46,7 @@ def chosen_features(name: str, method: Method, shape: tuple[int, ...]) -> str:
         return choose("auto", shape) if wanted else NONE
     if name != NONE:
         if name not in FEATURES and not FEATURES.is_own(name):
-            check_choice("features", name, ["auto", NONE, *FEATURES, *FEATURES.installed(), *OWN])
+            check.choice("features", name, ["auto", NONE, *FEATURES, *FEATURES.installed(), *OWN])
         encoder(name, shape)
     elif wanted:
         raise BadInput(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.codec import write_atomically
-from tacit.core import BadInput, check_choice
+from tacit.core import BadInput, check
 from tacit.experiment.model_file import Description, Ready, taken_apart, to_bytes
 from tacit.experiment.result import Run
 from tacit.privacy import show_epsilon
@@ -55,7 +55,7 @@ def export(model: Ready, file: Path, to: Format, privacy: str = "") -> Path:
         to: the format
         privacy: what its training has cost, in words, to stand in the file
     """
-    check_choice("to", to, get_args(Format))
+    check.choice("to", to, get_args(Format))
     about = replace(model.description, privacy=privacy)
     write: Callable[[Ready, Description], bytes] = {
         "onnx": _onnx,

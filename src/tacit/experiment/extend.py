@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from tacit.core import BadInput, Method, NonPrivate, Release, check_number
+from tacit.core import BadInput, Method, NonPrivate, Release, check
 from tacit.methods.spec import name_of
 
 
@@ -19,7 +19,7 @@ def extended(method: Any, rounds: int, predict: Callable[[Method], Iterable[Rele
     """
     if "rounds" not in {f.name for f in fields(method)}:
         raise BadInput(f"rounds = {rounds}: {name_of(method)} has no rounds to add")
-    check_number("rounds", rounds, at_least=method.rounds, whole=True)
+    check.number("rounds", rounds, at_least=method.rounds, whole=True)
     longer = replace(method, rounds=rounds)
     if rounds > method.rounds and not _goes_on(predict(method), longer, predict):
         raise BadInput(

@@ -19,7 +19,7 @@ from tacit.core import (
     Keywords,
     Method,
     TacitError,
-    check_choice,
+    check,
     pairs_of,
 )
 from tacit.experiment.about import starts, this_start
@@ -233,7 +233,7 @@ class Reproduction:
 def item_of(word: str) -> tuple[str, str]:
     """Divide a word such as dafl/table3 into paper and item, and see that there are such."""
     key, _, item = word.partition("/")
-    check_choice(f"item of {paper(key).name}", item, paper(key).items)
+    check.choice(f"item of {paper(key).name}", item, paper(key).items)
     return key, item
 
 
@@ -248,7 +248,7 @@ def preset(word: str, method: str) -> Experiment:
     if not colon:
         raise BadInput(f"preset = {word!r}: must be PAPER:NAME, such as paper:mnist-1label")
     of = paper(method if whose == "paper" else whose)
-    check_choice(f"preset of {of.name}", name, of.presets)
+    check.choice(f"preset of {of.name}", name, of.presets)
     key, _, at = of.presets[name].partition("/")
     rows = of.items[key].rows
     fitting = [row for row, line in rows.items() if parted(line.words[0])[0] == method]

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit import privacy
-from tacit.core import (
-    BudgetReached,
-    Json,
-    Ledger,
-    Observer,
-    Relation,
-    check_choice,
-)
+from tacit.core import BudgetReached, Json, Ledger, Observer, Relation, check
 from tacit.data.splits import clients_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
@@ -170,7 +163,7 @@ class Run:
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of accuracy, or of another metric, over rounds."""
         chosen = metric or self.experiment.setting.metric
-        check_choice("metric", chosen, WORDS)
+        check.choice("metric", chosen, WORDS)
         return over_rounds({self.folder.name: [self]}, self.folder.name, chosen)
 
     def model(self, *, client: str | None = None, dataset: Dataset | None = None) -> Ready:

@@ -31,7 +31,7 @@ from tacit.core import (
     Ledger,
     Nothing,
     Release,
-    check_number,
+    check,
 )
 from tacit.data.schema import Schema
 from tacit.engines.sealed import TRIES, Log, Mark, chained, digest, reaches, whole_lines
@@ -261,7 +261,7 @@ class RunDir:
         try:
             states = self._manifest.states
             most = max(len(states) - 1, 0)
-            check_number("back", checkpoints, at_least=0, at_most=most, whole=True)
+            check.number("back", checkpoints, at_least=0, at_most=most, whole=True)
             if checkpoints:
                 self._forget_after(states[:-checkpoints])
         finally:

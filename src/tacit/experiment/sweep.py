@@ -14,15 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tacit.core import (
-    BadInput,
-    BudgetReached,
-    Diverged,
-    Json,
-    TacitError,
-    check_choice,
-    check_number,
-)
+from tacit.core import BadInput, BudgetReached, Diverged, Json, TacitError, check
 from tacit.data.examples import Dataset
 from tacit.experiment.compare import (
     TABLE,
@@ -82,7 +74,7 @@ class Sweep:
     notes: list[str] = field(default_factory=list)  # what to say below the table
 
     def __post_init__(self) -> None:
-        check_number("repeats", self.repeats, at_least=1, whole=True)
+        check.number("repeats", self.repeats, at_least=1, whole=True)
         if not self.methods:
             raise BadInput("methods: name at least one, such as fedavg")
         if not self.over:
@@ -147,7 +139,7 @@ class Swept:
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of all points over rounds."""
         chosen = metric or self.rows[0][1].metric
-        check_choice("metric", chosen, [*WORDS, SQUARED])
+        check.choice("metric", chosen, [*WORDS, SQUARED])
         return over_rounds({_said(p): runs for p, runs in self.runs}, metric=chosen)
 
     def _repr_html_(self) -> str:
@@ -203,7 +195,7 @@ def _check_field(name: str, word: str, raw: Mapping[str, Any]) -> None:
     known = [*numbers(method_class(raw["name"])), *numbers(Setting)]
     if name not in known and name in {*raw, *(f.name for f in fields(Setting))}:
         raise BadInput(f"over = {name!r}: not a number of {word}; allowed: {', '.join(known)}")
-    check_choice(f"over ({word})", name, known)
+    check.choice(f"over ({word})", name, known)
 
 
 def over_from(specs: Sequence[str]) -> dict[str, list[int | float]]:

@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from tacit import codec, privacy
-from tacit.core import BadInput, Client, Json, Keywords, Ledger, Noise, check_number, rng_for
+from tacit.core import BadInput, Client, Json, Keywords, Ledger, Noise, check, rng_for
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import LocalData
 from tacit.engines.store import to_json
@@ -51,8 +51,8 @@ def synthesise(
     watch: Callable[[int, int], object] | None = None,
 ) -> Synthetic:
     """Fit a generator to a training set and draw ``samples``, by default about as many."""
-    check_number("samples", samples, at_least=0, whole=True)
-    check_number("delta", delta, above=0, below=1)
+    check.number("samples", samples, at_least=0, whole=True)
+    check.number("delta", delta, above=0, below=1)
     data = LocalData(dataset.train, np.arange(len(dataset.train)), dataset.mean, dataset.std)
     rng, classes = rng_for(seed, "synth"), len(dataset.classes)
     me = Client(

@@ -21,16 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import (
-    Client,
-    Params,
-    Predictor,
-    check_clip,
-    check_number,
-    load_params,
-    params_of,
-    public,
-)
+from tacit.core import Client, Params, Predictor, check, load_params, params_of, public
 from tacit.local.sgd import Correction, check_once, network
 from tacit.privacy.insides import Memory
 from tacit.privacy.mechanisms import clip_rows
@@ -169,8 +160,8 @@ class Private:
     radius: float  # norm of the embeddings
 
     def __post_init__(self) -> None:
-        check_clip("clip", self.clip)
-        check_clip("radius", self.radius)
+        check.clip("clip", self.clip)
+        check.clip("radius", self.radius)
 
     @property
     def prototypes(self) -> Noised:
@@ -191,12 +182,12 @@ class Episodes:
     max_norm: float = 10.0
 
     def __post_init__(self) -> None:
-        check_number("local.lr", self.lr, above=0)
-        check_number("local.steps", self.steps, at_least=1, whole=True)
-        check_number("local.batch", self.batch, at_least=1, whole=True)
-        check_number("local.decay", self.decay, above=0, at_most=1)
-        check_number("local.weight_decay", self.weight_decay, at_least=0)
-        check_clip("local.max_norm", self.max_norm)
+        check.number("local.lr", self.lr, above=0)
+        check.number("local.steps", self.steps, at_least=1, whole=True)
+        check.number("local.batch", self.batch, at_least=1, whole=True)
+        check.number("local.decay", self.decay, above=0, at_most=1)
+        check.number("local.weight_decay", self.weight_decay, at_least=0)
+        check.clip("local.max_norm", self.max_norm)
 
     def fit(
         self, me: Client, x: Params, *, grad: Correction, private: Private | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, check
 
 WORDS = "constant, cosine:N, linear:N, warmup:N, step:N:FACTOR, or several joined by +"
 
@@ -25,7 +25,7 @@ def factor(schedule: str, round: int) -> float:
     return math.prod(_one(part, round) for part in schedule.split("+"))
 
 
-def check(field: str, schedule: str) -> None:
+def check_word(field: str, schedule: str) -> None:
     """Refuse what is not a schedule."""
     for part in schedule.split("+"):
         _parsed(part, f"{field} = {schedule!r}")
@@ -52,6 +52,6 @@ def _parsed(part: str, where: str) -> tuple[str, int, float]:
         n, times = int(given[0]) if given else 1, float(given[1]) if wanted == 2 else 1.0
     except ValueError:
         raise BadInput(f"{where}: must be numbers; allowed: {WORDS}") from None
-    check_number(f"{where}: N", n, at_least=1)
-    check_number(f"{where}: FACTOR", times, above=0, at_most=1)
+    check.number(f"{where}: N", n, at_least=1)
+    check.number(f"{where}: FACTOR", times, above=0, at_most=1)
     return name, n, times

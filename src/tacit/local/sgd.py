@@ -26,10 +26,7 @@ from tacit.core import (
     Release,
     Sizes,
     Times,
-    check_choice,
-    check_clip,
-    check_number,
-    check_rounds,
+    check,
     load_params,
     params_of,
 )
@@ -93,24 +90,24 @@ class SGD:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("sgd.lr", self.lr, above=0)
-        check_number("sgd.epochs", self.epochs, at_least=1, whole=True)
-        check_number("sgd.batch", self.batch, at_least=1, whole=True)
-        check_choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
-        check_number("sgd.momentum", self.momentum, at_least=0, below=1)
+        check.number("sgd.lr", self.lr, above=0)
+        check.number("sgd.epochs", self.epochs, at_least=1, whole=True)
+        check.number("sgd.batch", self.batch, at_least=1, whole=True)
+        check.choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
+        check.number("sgd.momentum", self.momentum, at_least=0, below=1)
         if self.momentum and self.optimizer != "sgd":
             raise BadInput(
                 f"sgd.momentum = {self.momentum:g}: must be 0 with adam, which has its own"
             )
-        check_number("sgd.weight_decay", self.weight_decay, at_least=0)
-        check_number("sgd.steps", self.steps, at_least=0, whole=True)
-        check_number("sgd.decay", self.decay, above=0, at_most=1)
-        schedules.check("sgd.schedule", self.schedule)
-        check_number("sgd.clip", self.clip, at_least=0)
+        check.number("sgd.weight_decay", self.weight_decay, at_least=0)
+        check.number("sgd.steps", self.steps, at_least=0, whole=True)
+        check.number("sgd.decay", self.decay, above=0, at_most=1)
+        schedules.check_word("sgd.schedule", self.schedule)
+        check.number("sgd.clip", self.clip, at_least=0)
         if self.clip:
-            check_clip("sgd.clip", self.clip)
-        check_number("sgd.z", self.z, at_least=0)
-        check_number("sgd.epsilon", self.epsilon, at_least=0)
+            check.clip("sgd.clip", self.clip)
+        check.number("sgd.z", self.z, at_least=0)
+        check.number("sgd.epsilon", self.epsilon, at_least=0)
         if (self.z or self.epsilon) and not self.clip:
             raise BadInput(f"sgd.clip = {self.clip}: noise needs a clip above 0")
 
@@ -195,7 +192,7 @@ class SGD:
         self, me: Client, weights: list[nn.Parameter], bound: float
     ) -> Iterator[list[Tensor]]:
         """Yield means of gradients that are clipped example by example."""
-        check_clip("bound", bound)
+        check.clip("bound", bound)
         check_once(me)
         for rows in self.batches(len(me.data), me.rng):
             inputs, labels = me.data.batch(rows)
@@ -315,7 +312,7 @@ class Trains(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
+        check.rounds(self.rounds, self.per_round)
 
     goals: ClassVar[tuple[Goal, ...]] = GOALS
 
@@ -342,7 +339,7 @@ def check_once(me: Client) -> None:
 
 def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     """Return the sum of the gradients of a client's examples at ``x``, each clipped by itself."""
-    check_clip("clip", clip)
+    check.clip("clip", clip)
     check_once(me)
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))

@@ -26,7 +26,7 @@ from tacit.core import (
     Everyone,
     Params,
     Released,
-    check_number,
+    check,
 )
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD, network, scores
@@ -49,8 +49,8 @@ class Voting:
     teacher: SGD  # training of a teacher
 
     def __post_init__(self) -> None:
-        check_number("queries", self.queries, at_least=0, whole=True)
-        check_number("sub", self.sub, at_least=1, whole=True)
+        check.number("queries", self.queries, at_least=0, whole=True)
+        check.number("sub", self.sub, at_least=1, whole=True)
         self.teacher.refuse_clip(SOLVED, "teacher")
 
     def rule(self, delta: float, queries: int = 0) -> NoisyCounts | NoisyWinners:
@@ -102,7 +102,7 @@ def large_clients(sizes: Mapping[ClientId, int], m: int) -> list[ClientId]:
         sizes: of all clients
         m: how many are large; 0: those nearer in size to the largest client than to the smallest
     """
-    check_number("m", m, at_least=0, whole=True)
+    check.number("m", m, at_least=0, whole=True)
     if m > len(sizes):
         raise BadInput(f"m = {m}: must be at most {len(sizes)}, the number of clients")
     middle = (min(sizes.values()) + max(sizes.values())) / 2

@@ -12,17 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from tacit.core import (
-    Accounted,
-    ClientId,
-    Cohort,
-    Everyone,
-    Method,
-    Params,
-    Sizes,
-    Times,
-    check_number,
-)
+from tacit.core import Accounted, ClientId, Cohort, Everyone, Method, Params, Sizes, Times, check
 from tacit.core.data import GOALS, Goal
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State, train
@@ -37,7 +27,7 @@ class Centralised(Method):
     sgd: SGD = field(default_factory=SGD)  # training
 
     def __post_init__(self) -> None:
-        check_number("rounds", self.rounds, at_least=0)
+        check.number("rounds", self.rounds, at_least=0)
 
     @property
     def per_example(self) -> bool:

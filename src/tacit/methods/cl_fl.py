@@ -16,18 +16,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, Self
 
-from tacit.core import (
-    Claim,
-    Cohort,
-    Method,
-    Params,
-    Sizes,
-    Times,
-    check_clip,
-    check_number,
-    check_rounds,
-    some,
-)
+from tacit.core import Claim, Cohort, Method, Params, Sizes, Times, check, some
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.methods.dp_fedavg import State, dx_of, train
 from tacit.methods.ldp_fl_claims import performance_loss
@@ -51,10 +40,10 @@ class CLFL(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("z", self.z, at_least=0)
-        check_number("epsilon", self.epsilon, at_least=0)
-        check_clip("clip", self.clip)
+        check.rounds(self.rounds, self.per_round)
+        check.number("z", self.z, at_least=0)
+        check.number("epsilon", self.epsilon, at_least=0)
+        check.clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:

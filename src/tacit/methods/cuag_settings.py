@@ -7,16 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from tacit.compress import Compressor
-from tacit.core import (
-    BadInput,
-    ClientId,
-    Method,
-    Protects,
-    check_clip,
-    check_number,
-    check_rounds,
-    some,
-)
+from tacit.core import BadInput, ClientId, Method, Protects, check, some
 from tacit.local.prototypes import Episodes
 from tacit.methods.cuag_claims import NAME, AsPublished, why
 from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
@@ -67,18 +58,18 @@ class Settings(Method):
     local: Episodes = field(default_factory=Episodes)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
+        check.rounds(self.rounds, self.per_round)
         for name in ("mu", "epsilon", "sigma", "fixed_clip"):
-            check_number(name, getattr(self, name), at_least=0)
-        check_number("alpha", self.alpha, above=0)
-        check_clip("clip", self.clip)
-        check_clip("radius", self.radius)
+            check.number(name, getattr(self, name), at_least=0)
+        check.number("alpha", self.alpha, above=0)
+        check.clip("clip", self.clip)
+        check.clip("radius", self.radius)
         if self.fixed_clip:
-            check_clip("fixed_clip", self.fixed_clip)
+            check.clip("fixed_clip", self.fixed_clip)
         if self.mu:
-            check_number("mu", self.mu, at_least=LEAST_MU)
+            check.number("mu", self.mu, at_least=LEAST_MU)
         for mu in self.mus:
-            check_number("mus", mu, at_least=LEAST_MU)
+            check.number("mus", mu, at_least=LEAST_MU)
         Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
         for wrong, says in self._conflicts():
             if wrong:

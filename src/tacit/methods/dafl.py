@@ -29,7 +29,7 @@ from tacit.core import (
     Sizes,
     Times,
     Unnoised,
-    check_rounds,
+    check,
     task,
 )
 from tacit.data.examples import Examples, Pool
@@ -60,7 +60,7 @@ class DAFL(Augment, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rounds(self.rounds, self.per_round)
+        check.rounds(self.rounds, self.per_round)
         if self.main == "dp-sgd" and not self.sgd.clip:
             raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.phase != "dp-sgd":

@@ -12,18 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tacit.core import (
-    Client,
-    Cohort,
-    Method,
-    Params,
-    Poisson,
-    Reply,
-    check_clip,
-    check_number,
-    check_rounds,
-    task,
-)
+from tacit.core import Client, Cohort, Method, Params, Poisson, Reply, check, task
 from tacit.local.sgd import FOR_CLIENTS, SGD
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import AdaptiveClip
@@ -50,12 +39,12 @@ class DPFedAvg(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, 0)
-        check_number("q", self.q, above=0, at_most=1)
-        check_clip("clip", self.clip)
-        check_number("z", self.z, at_least=0)
-        check_number("epsilon", self.epsilon, at_least=0)
-        check_number("server_lr", self.server_lr, above=0)
+        check.rounds(self.rounds, 0)
+        check.number("q", self.q, above=0, at_most=1)
+        check.clip("clip", self.clip)
+        check.number("z", self.z, at_least=0)
+        check.number("epsilon", self.epsilon, at_least=0)
+        check.number("server_lr", self.server_lr, above=0)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     def init(self, x0: Params) -> State:

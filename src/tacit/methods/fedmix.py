@@ -26,8 +26,7 @@ from tacit.core import (
     Params,
     Reply,
     Unnoised,
-    check_number,
-    check_rounds,
+    check,
     some,
     task,
 )
@@ -58,9 +57,9 @@ class FedMix(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("lam", self.lam, at_least=0, below=1)
-        check_number("M", self.M, at_least=1, whole=True)
+        check.rounds(self.rounds, self.per_round)
+        check.number("lam", self.lam, at_least=0, below=1)
+        check.number("M", self.M, at_least=1, whole=True)
         self.sgd.refuse_clip(NOT_A_SUM)
 
     def init(self, x0: Params) -> State:

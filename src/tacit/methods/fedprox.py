@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check_number, some, task
+from tacit.core import Client, Cohort, Params, Reply, check, some, task
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import State, Update
 
@@ -22,7 +22,7 @@ class FedProx(Trains):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("mu", self.mu, at_least=0)
+        check.number("mu", self.mu, at_least=0)
 
     def init(self, x0: Params) -> State:
         return State(x0)

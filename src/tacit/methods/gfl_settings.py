@@ -6,17 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-from tacit.core import (
-    Accounted,
-    BadInput,
-    ClientId,
-    Method,
-    Sizes,
-    Times,
-    Unnoised,
-    check_number,
-    check_rounds,
-)
+from tacit.core import Accounted, BadInput, ClientId, Method, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD
 from tacit.privacy.rules import Together
 from tacit.synthesis.source import Source
@@ -41,11 +31,11 @@ class Settings(Source, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rounds(self.rounds, self.per_round)
-        check_number("n_k", self.n_k, at_least=1, whole=True)
-        check_number("E_s", self.E_s, at_least=0)
+        check.rounds(self.rounds, self.per_round)
+        check.number("n_k", self.n_k, at_least=1, whole=True)
+        check.number("E_s", self.E_s, at_least=0)
         if abs(self.tau) != math.inf:
-            check_number("tau", self.tau, at_least=0)
+            check.number("tau", self.tau, at_least=0)
         if self.online == "dp-sgd" and not self.sgd.clip:
             raise BadInput("online = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
         if self.tau == -math.inf and self.online not in ("auto", "none"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tacit.core import ClientId, Cohort, Everyone, Params, Sample, check_clip, check_number
+from tacit.core import ClientId, Cohort, Everyone, Params, Sample, check
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
 from tacit.local.teachers import SOLVED, Voting
@@ -73,10 +73,10 @@ class Rounds:
 
     def __post_init__(self) -> None:
         for name in ("eps_pub", "C"):
-            check_number(name, getattr(self, name), at_least=0)
-        check_number("ratio", self.ratio, above=0)
-        check_number("K_max", self.K_max, at_least=0, whole=True)
-        check_clip("clip", self.clip)
+            check.number(name, getattr(self, name), at_least=0)
+        check.number("ratio", self.ratio, above=0)
+        check.number("K_max", self.K_max, at_least=0, whole=True)
+        check.clip("clip", self.clip)
         self.sgd.refuse_clip(SOLVED)
 
     def turns(self, pool: Sequence[ClientId]) -> Turns:

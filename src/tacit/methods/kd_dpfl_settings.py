@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.core import (
-    BadInput,
-    ClientId,
-    Method,
-    Protects,
-    Sizes,
-    check_number,
-    check_rounds,
-)
+from tacit.core import BadInput, ClientId, Method, Protects, Sizes, check
 from tacit.local.sgd import SGD
 from tacit.local.teachers import Voting, large_clients
 from tacit.methods.kd_dpfl_phases import Labelling, Rounds
@@ -56,11 +48,11 @@ class Settings(Method):
     special: SGD = field(default_factory=lambda: SGD(epochs=5))  # training of the special client
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("m", self.m, at_least=0, whole=True)
-        check_number("epsilon", self.epsilon, above=0)
+        check.rounds(self.rounds, self.per_round)
+        check.number("m", self.m, at_least=0, whole=True)
+        check.number("epsilon", self.epsilon, above=0)
         for name in ("eps_1", "eps_2"):
-            check_number(name, getattr(self, name), at_least=0)
+            check.number(name, getattr(self, name), at_least=0)
         if self.mode == "paper" and self.labels not in ("auto", "vote"):
             raise BadInput(
                 f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tacit.core import Claim, check_number
+from tacit.core import Claim, check
 from tacit.privacy.claimed import log_moment, moments_epsilon, other_of
 from tacit.privacy.gdp import gdp_epsilon
 
@@ -20,7 +20,7 @@ def sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: flo
 
 def ratio(rounds: int, epsilon: float, delta: float) -> float:
     """Return 2C/m over sigma, for q = 1."""
-    check_number("rounds", rounds, at_least=1)
+    check.number("rounds", rounds, at_least=1)
     return float(epsilon / (2 * rounds * math.log(1 / delta)) ** 0.5)
 
 

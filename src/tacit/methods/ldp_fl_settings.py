@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tacit.core import (
-    BadInput,
-    ClientId,
-    Method,
-    Protects,
-    check_choice,
-    check_clip,
-    check_number,
-    check_rounds,
-)
+from tacit.core import BadInput, ClientId, Method, Protects, check
 from tacit.local.sgd import SGD
 from tacit.privacy.updates import check_mechanism
 
@@ -41,14 +32,14 @@ class Settings(Method):
     sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_choice("mode", self.mode, ("dp-sgd", "gradient", "update", "paper"))
+        check.rounds(self.rounds, self.per_round)
+        check.choice("mode", self.mode, ("dp-sgd", "gradient", "update", "paper"))
         for epsilon in (self.epsilon, *self.epsilons):
-            check_number("epsilon", epsilon, above=0)
+            check.number("epsilon", epsilon, above=0)
         for delta in self.deltas:
-            check_number("deltas", delta, above=0, below=1)
-        check_clip("clip", self.clip)
-        check_number("momentum", self.momentum, at_least=0, below=1)
+            check.number("deltas", delta, above=0, below=1)
+        check.clip("clip", self.clip)
+        check.number("momentum", self.momentum, at_least=0, below=1)
         if self.epsilons and self.epsilon != Settings.epsilon:
             own = "clients have an epsilon of their own already (epsilons)"
             raise BadInput(f"epsilon = {self.epsilon:g}: {own}")

@@ -30,8 +30,7 @@ from tacit.core import (
     Sample,
     Sizes,
     Times,
-    check_clip,
-    check_number,
+    check,
     task,
 )
 from tacit.data.examples import Examples
@@ -65,10 +64,10 @@ class Moments(Method):
     R: float = 0.5  # bound on a record's distance from its class mean
 
     def __post_init__(self) -> None:
-        check_number("epsilon", self.epsilon, above=0)
-        check_number("share", self.share, above=0, below=1)
-        check_clip("s", self.s)
-        check_clip("R", self.R)
+        check.number("epsilon", self.epsilon, above=0)
+        check.number("share", self.share, above=0, below=1)
+        check.clip("s", self.s)
+        check.clip("R", self.R)
 
     @property
     def rounds(self) -> int:

@@ -29,9 +29,7 @@ from tacit.core import (
     Reply,
     Sizes,
     Times,
-    check_clip,
-    check_number,
-    check_rounds,
+    check,
     most_rounds,
     some,
     task,
@@ -61,12 +59,12 @@ class NbAFL(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("epsilon", self.epsilon, above=0)
-        check_clip("clip", self.clip)
-        check_number("L", self.L, at_least=1, whole=True)
-        check_number("mu", self.mu, at_least=0)
-        check_number("m", self.m, at_least=0, whole=True)
+        check.rounds(self.rounds, self.per_round)
+        check.number("epsilon", self.epsilon, above=0)
+        check.clip("clip", self.clip)
+        check.number("L", self.L, at_least=1, whole=True)
+        check.number("mu", self.mu, at_least=0)
+        check.number("m", self.m, at_least=0, whole=True)
         self.sgd.refuse_clip(FOR_CLIENTS)
 
     def init(self, x0: Params) -> State:

@@ -32,8 +32,7 @@ from tacit.core import (
     Sample,
     Sizes,
     Times,
-    check_number,
-    check_rounds,
+    check,
     task,
 )
 from tacit.data.examples import Examples
@@ -88,9 +87,9 @@ class PATE(Method):
     sgd: SGD = field(default_factory=SGD)  # the student's training in a round
 
     def __post_init__(self) -> None:
-        check_number("m", self.m, at_least=0, whole=True)
-        check_number("epsilon", self.epsilon, above=0)
-        check_rounds(self.rounds, 0)
+        check.number("m", self.m, at_least=0, whole=True)
+        check.number("epsilon", self.epsilon, above=0)
+        check.rounds(self.rounds, 0)
         self.sgd.refuse_clip(teachers.SOLVED)
         _ = self.voting  # which checks the others
 

@@ -17,19 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tacit.core import (
-    Call,
-    Client,
-    Cohort,
-    Method,
-    Params,
-    Predictor,
-    Reply,
-    check_number,
-    check_rounds,
-    some,
-    task,
-)
+from tacit.core import Call, Client, Cohort, Method, Params, Predictor, Reply, check, some, task
 from tacit.local.prototypes import Episodes, Private, nearest
 
 
@@ -51,8 +39,8 @@ class PFLDyn(Method):
     local: Episodes = field(default_factory=Episodes)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("alpha", self.alpha, above=0)
+        check.rounds(self.rounds, self.per_round)
+        check.number("alpha", self.alpha, above=0)
 
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())

@@ -26,9 +26,7 @@ from tacit.core import (
     Predictor,
     Reply,
     Sizes,
-    check_clip,
-    check_number,
-    check_rounds,
+    check,
     task,
 )
 from tacit.local.prototypes import Episodes, nearest
@@ -55,10 +53,10 @@ class PriFedSync(Method):
     local: Episodes = field(default_factory=Episodes)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("sigma", self.sigma, at_least=0)
-        check_clip("clip", self.clip)
-        check_number("alpha", self.alpha, above=0)
+        check.rounds(self.rounds, self.per_round)
+        check.number("sigma", self.sigma, at_least=0)
+        check.clip("clip", self.clip)
+        check.number("alpha", self.alpha, above=0)
 
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Replies, Reply, check_number, some, task
+from tacit.core import Client, Cohort, Params, Replies, Reply, check, some, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -30,7 +30,7 @@ class Scaffold(Trains):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("server_lr", self.server_lr, above=0)
+        check.number("server_lr", self.server_lr, above=0)
         self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
 
     def init(self, x0: Params) -> State:

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from tacit.core import BadInput, Json, Method, check_choice, pairs_of, plain_value
+from tacit.core import BadInput, Json, Method, check, pairs_of, plain_value
 from tacit.core.own_code import is_code, trust, word_of
 from tacit.methods import METHODS
 
@@ -54,7 +54,7 @@ def _check_keys(cls: type[Any], raw: Json, where: str) -> None:
     """Refuse an unknown key and name the nearest known one."""
     known = {f.name: f for f in fields(cls)}
     for key, value in raw.items():
-        check_choice(f"{where or cls.__name__.lower()} key", key, known)
+        check.choice(f"{where or cls.__name__.lower()} key", key, known)
         default = known[key].default_factory
         if isinstance(value, dict) and isinstance(default, type) and is_dataclass(default):
             _check_keys(default, value, f"{where}.{key}".lstrip("."))

@@ -26,9 +26,7 @@ from tacit.core import (
     Release,
     Reply,
     Sizes,
-    check_clip,
-    check_number,
-    check_rounds,
+    check,
     some,
     task,
 )
@@ -54,9 +52,9 @@ class UDP(Method):
     sgd: SGD = field(default_factory=SGD)  # local training
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds, self.per_round)
-        check_number("epsilon", self.epsilon, above=0)
-        check_clip("clip", self.clip)
+        check.rounds(self.rounds, self.per_round)
+        check.number("epsilon", self.epsilon, above=0)
+        check.clip("clip", self.clip)
         self.sgd.refuse_clip(FOR_CLIENTS)
         if self.mode == "paper":
             self.sgd.refuse_adam("the noise is for steps along gradients")

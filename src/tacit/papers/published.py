@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from tacit.core import BadInput, Keywords, check_choice
+from tacit.core import BadInput, Keywords, check
 from tacit.methods.spec import validated
 
 FOLDER = Path(__file__).parent
@@ -103,7 +103,7 @@ class Item:
                 )
         for claim in self.claims:
             for key in [*claim.order, *claim.above, *claim.below, *claim.cells]:
-                check_choice(f"cell of claim {claim.says!r}", key, self.cells)
+                check.choice(f"cell of claim {claim.says!r}", key, self.cells)
 
     @property
     def cells(self) -> dict[str, Cell]:
@@ -171,7 +171,7 @@ class Paper:
 
     def item(self, key: str) -> Item:
         """Return a table or figure by its key."""
-        check_choice(f"item of {self.name}", key, self.items)
+        check.choice(f"item of {self.name}", key, self.items)
         return self.items[key]
 
 
@@ -183,7 +183,7 @@ def papers() -> list[str]:
 @cache
 def paper(key: str) -> Paper:
     """Return a paper by its key."""
-    check_choice("paper", key, papers())
+    check.choice("paper", key, papers())
     return read_paper(FOLDER / f"{key}.toml")
 
 
@@ -212,7 +212,7 @@ def _like(item: Keywords, items: Mapping[str, Keywords]) -> Keywords:
     """Return an item with what it takes over from another, less what it leaves out."""
     if "like" not in item:
         return item
-    check_choice("like", item["like"], items)
+    check.choice("like", item["like"], items)
     base = {k: v for k, v in items[item["like"]].items() if k not in ("claims", "explanation")}
     own = {k: v for k, v in item.items() if k not in ("like", "only", "curves", "printed", "more")}
     at = item.get("only", list(base["columns"]))

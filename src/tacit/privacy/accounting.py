@@ -27,7 +27,7 @@ from tacit.core import (
     Relation,
     Release,
     Unit,
-    check_number,
+    check,
 )
 from tacit.privacy.bill import Bill, Costs, Part, countable, finite, twice
 from tacit.privacy.bounds import rdp_epsilon, renyi_epsilon, unsampled_epsilon
@@ -211,7 +211,7 @@ def bounds(bill: Bill, relation: Relation, delta: float) -> Iterator[Certificate
 @lru_cache(maxsize=4096)
 def closed_forms(bill: Bill, relation: Relation, delta: float) -> tuple[Certificate, ...]:
     """Return the upper bounds that need no grid; where nothing is sampled, the exact one alone."""
-    check_number("delta", delta, above=0, below=1)
+    check.number("delta", delta, above=0, below=1)
     paid = _paid(bill)
     if not bill or any(not finite(part, relation) or n > UNCOUNTABLE for part, n in paid):
         return (Certificate(math.inf, NO_GUARANTEE),)

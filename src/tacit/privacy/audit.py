@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from tacit.core.errors import BadInput, check_number
+from tacit.core import check
+from tacit.core.errors import BadInput
 from tacit.privacy.gdp import gdp_epsilon
 from tacit.privacy.rounding import rounded_down, show_epsilon
 
@@ -62,7 +63,7 @@ def clopper_pearson_bound(
     >>> clopper_pearson_bound(np.zeros(100), np.zeros(100), 1e-5)
     0.0
     """
-    check_number("delta", delta, at_least=0, below=1)
+    check.number("delta", delta, at_least=0, below=1)
     tail = _tail(confidence)
 
     def bound(hits: Array, n: int, alarms: Array, m: int) -> Array:
@@ -107,7 +108,7 @@ def gdp_bound(
 
 def _tail(confidence: float) -> float:
     """Return the error allowed to each of the two limits that make a bound."""
-    check_number("confidence", confidence, above=0, below=1)
+    check.number("confidence", confidence, above=0, below=1)
     return (1 - confidence) / 2
 
 
@@ -128,7 +129,7 @@ def _table(field: str, scores: npt.ArrayLike) -> Array:
         raise BadInput(
             f"{field} has shape {table.shape}: must be one score, or a row of scores, for each run"
         )
-    check_number(f"runs in {field}", len(table), at_least=MIN_RUNS)
+    check.number(f"runs in {field}", len(table), at_least=MIN_RUNS)
     bad = np.flatnonzero(~np.isfinite(table).reshape(len(table), -1).all(axis=1))
     if len(bad):
         raise BadInput(f"{field}[{bad[0]}] = {table[bad[0]]}: must be finite")
@@ -277,10 +278,10 @@ def judge(
     amplification by sampling). Set it to False for everything else, such as Laplace noise, votes or
     subsampled steps: then only ``clopper_pearson_bound`` counts.
     """
-    check_number("certified", certified, at_least=0)
-    check_number("runs", runs, at_least=MIN_RUNS, whole=True)
-    check_number("delta", delta, above=0, below=1)
-    check_number("confidence", confidence, above=0, below=1)
+    check.number("certified", certified, at_least=0)
+    check.number("runs", runs, at_least=MIN_RUNS, whole=True)
+    check.number("delta", delta, above=0, below=1)
+    check.number("confidence", confidence, above=0, below=1)
     with_ = _table("with_scores", [release(True, run) for run in range(runs)])
     without = _table("without_scores", [release(False, run) for run in range(runs)])
     each = (1 + confidence) / 2 if gaussian else confidence
@@ -317,7 +318,7 @@ def repeated(mechanism: Mechanism, rounds: int, *scores: Score) -> Trial:
     accountant, a noise generator) is exercised as in earnest. More scores cost no confidence (see
     the module), only a little time.
     """
-    check_number("rounds", rounds, at_least=1, whole=True)
+    check.number("rounds", rounds, at_least=1, whole=True)
     if not scores:
         raise BadInput("scores = (): must be at least one, such as projection(directions)")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
-from tacit.core import BadInput, Gaussian, Laplace, Relation, Sampling, check_number
+from tacit.core import BadInput, Gaussian, Laplace, Relation, Sampling, check
 from tacit.privacy.accounting import (
     Certificate,
     bill_epsilon,
@@ -52,7 +52,7 @@ def spent(
     quick: bool = False,
 ) -> Certificate:
     """Return the certificate of the same releases, which names the accountant."""
-    check_number("z", z, at_least=0)
+    check.number("z", z, at_least=0)
     _check_releases(steps, q, delta)
     if steps == 0 or q == 0:
         return Certificate(0.0, "nothing is released")
@@ -63,9 +63,9 @@ def spent(
 
 
 def _check_releases(steps: int, q: float, delta: float) -> None:
-    check_number("steps", steps, at_least=0, at_most=MOST_STEPS, whole=True)
-    check_number("q", q, at_least=0, at_most=1)
-    check_number("delta", delta, above=0, below=1)
+    check.number("steps", steps, at_least=0, at_most=MOST_STEPS, whole=True)
+    check.number("q", q, at_least=0, at_most=1)
+    check.number("delta", delta, above=0, below=1)
 
 
 def rdp_spend(z: float, steps: int, q: float = 1.0, *, delta: float) -> float:
@@ -83,7 +83,7 @@ def noise_for(
 
     They cost at most that, by the certificate.
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     _check_releases(steps, q, delta)
     mu = gdp_mu(epsilon, delta)
     if q == 1 or steps == 0 or q == 0:
@@ -100,8 +100,8 @@ def laplace_for(epsilon: float, steps: int, *, delta: float) -> float:
 
     In units of the sensitivity.
     """
-    check_number("epsilon", epsilon, above=0)
-    check_number("steps", steps, at_least=1, at_most=MOST_STEPS, whole=True)
+    check.number("epsilon", epsilon, above=0)
+    check.number("steps", steps, at_least=1, at_most=MOST_STEPS, whole=True)
 
     def cost(b: float, *, quick: bool = False) -> float:
         bill: Bill = frozenset({((Laplace(b), Sampling(), "zero-out"), steps)})
@@ -129,7 +129,7 @@ def steps_for(
 
     0 if one is too many already.
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     cost = partial(spend, z, q=q, delta=delta, law=law)
     if cost(1) > epsilon:
         return 0
@@ -151,7 +151,7 @@ def rate_for(epsilon: float, z: float, steps: int, *, delta: float, law: str = "
 
     They cost at most that, by the certificate.
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     if spend(z, steps, 1.0, delta=delta) <= epsilon:
         return 1.0
     if z == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tacit.core import BadInput, check_number
+from tacit.core import BadInput, check
 from tacit.privacy.gdp import gdp_epsilon
 
 
@@ -42,7 +42,7 @@ def moments_epsilon(ratio: float, rounds: int, q: float = 1.0, *, delta: float) 
 
     At q = 1 the order need not be whole, and the minimum is T r^2 / 2 + r sqrt(2 T ln(1/delta)).
     """
-    check_number("delta", delta, above=0, below=1)
+    check.number("delta", delta, above=0, below=1)
     if q == 1:
         return rounds * ratio**2 / 2 + ratio * math.sqrt(2 * rounds * math.log(1 / delta))
     return min((rounds * log_moment(n, ratio, q) + math.log(1 / delta)) / n for n in range(1, 257))
@@ -52,8 +52,8 @@ def moments_noise(epsilon: float, rounds: int, q: float = 1.0, *, delta: float) 
     """Return the noise multiplier with which the moments accountant counts ``epsilon``."""
     from scipy.optimize import brentq  # slow to import
 
-    check_number("epsilon", epsilon, above=0)
-    check_number("rounds", rounds, at_least=1)
+    check.number("epsilon", epsilon, above=0)
+    check.number("rounds", rounds, at_least=1)
 
     def over(log_z: float) -> float:
         return moments_epsilon(math.exp(-log_z), rounds, q, delta=delta) - epsilon
@@ -69,7 +69,7 @@ def other_of(one: float, rounds: int, q: float = 1.0, *, delta: float) -> float:
 
     Their product is sqrt(2 q T ln(1/delta)) (LDP-FL, UDP, CUAG-PFL's theorem 1).
     """
-    check_number("delta", delta, above=0, below=1)
+    check.number("delta", delta, above=0, below=1)
     return math.sqrt(2 * q * rounds * math.log(1 / delta)) / one
 
 

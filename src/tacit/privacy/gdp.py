@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tacit.core import check_number
+from tacit.core import check
 
 
 def gdp_log_delta(mu: float, epsilon: float) -> float:
@@ -30,7 +30,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     >>> round(gdp_epsilon(0.25, 1e-5), 3), round(gdp_epsilon(2.0, 1e-5), 2)
     (0.926, 10.0)
     """
-    check_number("delta", delta, above=0, below=1)
+    check.number("delta", delta, above=0, below=1)
     if mu <= 0 or math.erf(mu / math.sqrt(8)) <= delta:
         return 0.0
     high = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)))  # Phi(-x) <= exp(-x^2 / 2)
@@ -50,7 +50,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     >>> round(gdp_mu(1.0, 1e-5), 3), round(gdp_mu(8.0, 1e-5), 3)
     (0.268, 1.666)
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     low = 0.0
     high = 1.0
     while gdp_epsilon(high, delta) <= epsilon:

@@ -43,8 +43,7 @@ from tacit.core import (
     Stated,
     Unit,
     ask_id,
-    check_clip,
-    check_number,
+    check,
     in_clip_range,
     weighted_sum,
 )
@@ -109,8 +108,8 @@ def gaussian(
     Guarantee: between neighbours, which differ in one unit by ``relation``, ``value`` moves by at
     most ``sensitivity``; the caller has seen to that.
     """
-    check_number("sensitivity", sensitivity, above=0)
-    check_number("z", z, at_least=0)
+    check.number("sensitivity", sensitivity, above=0)
+    check.number("z", z, at_least=0)
     me.release(_now(me, gaussian_line(what, z, unit, relation)))
     return _noisy(source(me.noise, me.rng), value, z * sensitivity).as_released()
 
@@ -157,7 +156,7 @@ def gaussian_update(me: Client, what: str, dx: Params, *, clip: float, z: float)
     all or some of it, and any fixed point of the ball that stands for a client which is away. (One
     that is away sends nothing at all: it has no nearer neighbour for which less would be enough.)
     """
-    check_clip("clip", clip)
+    check.clip("clip", clip)
     whole: Keywords = {"unit": "client", "relation": "either"}
     return gaussian(me, what, dx.clipped(clip), sensitivity=2 * clip, z=z / 2, **whole)
 
@@ -189,9 +188,9 @@ class PrivateSteps:
     left: int = field(init=False)
 
     def __post_init__(self) -> None:
-        check_clip("clip", self.clip)
-        check_number("z", self.z, at_least=0)
-        check_number("q", self.q, above=0, at_most=1)
+        check.clip("clip", self.clip)
+        check.number("z", self.z, at_least=0)
+        check.number("q", self.q, above=0, at_most=1)
         what = f"{self.me.task} {self.what}".strip()
         self.me.release(_now(self.me, steps_line(what, self.q, self.z, self.steps, self.law)))
         self.draw = source(self.me.noise, self.me.rng)
@@ -289,8 +288,8 @@ def gaussian_mean(
     amplified. ``noise_z`` above ``z``: the rest of the guarantee goes to the bits of an
     :class:`AdaptiveClip`.
     """
-    check_clip("clip", clip)
-    check_number("z", z, at_least=0)
+    check.clip("clip", clip)
+    check.number("z", z, at_least=0)
     task = replies.id.partition("@")[0]
     t = replies.sample.round
     lines = _mean_lines(cohort, task, replies.sample, z, secret)
@@ -352,7 +351,7 @@ def discrete_laplace(
     Guarantee: P(noise = k) is proportional to exp(-epsilon |k| / sensitivity), for every k; an
     example changes one count by one.
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     me.release(_now(me, line_of(what, Pure(float(epsilon)))))
     random = exact.words(source(me.noise, me.rng))
     rate = Fraction(float(epsilon)) / sensitivity
@@ -370,7 +369,7 @@ def exponential(
     Guarantee: P(index) is proportional to exp(epsilon utility / (2 sensitivity)), of the numbers as
     they are given; one unit changes each utility by at most ``sensitivity``.
     """
-    check_number("epsilon", epsilon, above=0)
+    check.number("epsilon", epsilon, above=0)
     me.release(_now(me, line_of(what, Pure(float(epsilon)), relation=relation)))
     rate = Fraction(float(epsilon)) / (2 * Fraction(sensitivity))
     scores = [rate * Fraction(u) for u in utility.tolist()]
@@ -451,7 +450,7 @@ def noisy_votes(
     That covers removal and replacement of all of a client's data. The server has seen the votes:
     nothing is hidden from it.
     """
-    check_number("scale", scale, at_least=0)
+    check.number("scale", scale, at_least=0)
     task = replies.id.partition("@")[0]
     t = replies.sample.round
     turn = cohort.turn(ask_id(f"votes of {task}", t), digest([torch.from_numpy(counts)]))
@@ -472,7 +471,7 @@ def noisy_counts(
     one out changes one sub-teacher, and with it at most two counts of each query, by one. Replacing
     one may change two.
     """
-    check_number("scale", scale, at_least=0)
+    check.number("scale", scale, at_least=0)
     line = vote_line(me.id, "sub-teachers", len(counts), scale=scale, kind=kind)
     me.release(replace(line, what=what, rounds=((me.round, me.round),), noise=me.noise))
     return Released(_noisy_votes(source(me.noise, me.rng), counts, scale, kind))

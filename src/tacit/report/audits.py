@@ -10,7 +10,7 @@ from typing import Any
 
 from tacit import codec
 from tacit.attacks import Outcome
-from tacit.core import check_number
+from tacit.core import check
 from tacit.report.metric_lines import number, plain_json
 
 FILE = "audit.json"
@@ -40,7 +40,7 @@ def audit_of(outcome: Outcome, attacked: str, *, epsilon_at_least: float | None 
             not depend on each other, so it does not follow from one outcome.
     """
     if epsilon_at_least is not None:
-        check_number("epsilon_at_least", epsilon_at_least, at_least=0, below=math.inf)
+        check.number("epsilon_at_least", epsilon_at_least, at_least=0, below=math.inf)
     many = len(outcome.members), len(outcome.others)
     found = outcome.auc, outcome.advantage, outcome.found(0.01)
     return Audit(attacked, *many, *found, epsilon_at_least)

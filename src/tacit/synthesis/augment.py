@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from tacit.core import Accounted, Array, Claim, Client, Released, Sizes, check_number
+from tacit.core import Accounted, Array, Claim, Client, Released, Sizes, check
 from tacit.privacy.calibrate import rdp_spend, spend
 from tacit.privacy.rules import Together
 from tacit.synthesis.budget import permitted, solved_noise
@@ -31,7 +31,7 @@ class Augment(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("gamma", self.gamma, above=0)
+        check.number("gamma", self.gamma, above=0)
 
     @property
     def phase(self) -> str:

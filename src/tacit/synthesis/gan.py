@@ -24,17 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.core import (
-    Array,
-    BadInput,
-    Client,
-    ClientId,
-    Diverged,
-    Release,
-    check_choice,
-    check_clip,
-    check_number,
-)
+from tacit.core import Array, BadInput, Client, ClientId, Diverged, Release, check
 from tacit.models.precision import Precision, compute_in
 from tacit.privacy.mechanisms import PrivateSteps
 from tacit.privacy.perexample import clipped_sum
@@ -78,21 +68,21 @@ class GANSettings:
     width: int = 16
 
     def __post_init__(self) -> None:
-        check_choice("gan.loss", self.loss, ("standard", "saturating", "wgan"))
+        check.choice("gan.loss", self.loss, ("standard", "saturating", "wgan"))
         for name in ("epochs", "batch", "latent", "width"):
-            check_number(f"gan.{name}", getattr(self, name), at_least=1, whole=True)
-        check_number("gan.beta1", self.beta1, at_least=0, below=1)
-        check_number("gan.beta2", self.beta2, at_least=0, below=1)
+            check.number(f"gan.{name}", getattr(self, name), at_least=1, whole=True)
+        check.number("gan.beta1", self.beta1, at_least=0, below=1)
+        check.number("gan.beta2", self.beta2, at_least=0, below=1)
         self._check("z", at_least=0)
         if self.clip != "auto":
-            check_clip("gan.clip", self.clip)
+            check.clip("gan.clip", self.clip)
         self._check("lr", above=0)
         self._check("discriminator_steps", at_least=1, whole=True)
         self._check("ema", at_least=0, below=1)
 
     def _check(self, name: str, **allowed: Any) -> None:
         if getattr(self, name) != "auto":
-            check_number(f"gan.{name}", getattr(self, name), **allowed)
+            check.number(f"gan.{name}", getattr(self, name), **allowed)
 
     def in_mode(self, mode: Mode) -> GAN:
         """Return the training that these settings are for."""
@@ -107,7 +97,7 @@ class GAN(GANSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("gan.mode", self.mode, OWN)
+        check.choice("gan.mode", self.mode, OWN)
 
     def own(self, name: str) -> float:
         """Return a setting, or what the mode needs where it is `auto`."""

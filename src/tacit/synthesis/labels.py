@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Array, Client, Released, check_number
+from tacit.core import Array, Client, Released, check
 from tacit.privacy.rules import Choices, Histogram
 
 
@@ -25,7 +25,7 @@ def pls(me: Client, *, classes: int, gamma: float, epsilon: float) -> Released[A
     Guarantee, for replacing one record: each of the L choices is an exponential mechanism with
     epsilon / L.
     """
-    check_number("gamma", gamma, above=0, at_most=1)
+    check.number("gamma", gamma, above=0, at_most=1)
     n_k = own_counts(me, classes)
     n = int(n_k.sum())
     n_hat = int(np.floor(gamma * n))

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Array, Client, ClientId, Params, Release, check_clip, check_number
+from tacit.core import Array, Client, ClientId, Params, Release, check
 from tacit.core.data import LocalData
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
@@ -287,11 +287,11 @@ class Moments:
     R: float = 0.5  # bound on the distance from the mean, in units of the bound
 
     def __post_init__(self) -> None:
-        check_number("frequencies", self.frequencies, at_least=1, whole=True)
-        check_clip("bound", self.bound)
-        check_number("share", self.share, above=0, below=1)
-        check_clip("s", self.s)
-        check_clip("R", self.R)
+        check.number("frequencies", self.frequencies, at_least=1, whole=True)
+        check.clip("bound", self.bound)
+        check.number("share", self.share, above=0, below=1)
+        check.clip("s", self.s)
+        check.clip("R", self.R)
 
     def terms(self, epsilon: float, delta: float) -> Terms:
         """Return the constants of a release that costs (epsilon, delta)."""

@@ -11,15 +11,7 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from torch import Tensor
 
-from tacit.core import (
-    Accounted,
-    Array,
-    BadInput,
-    Client,
-    Keywords,
-    Released,
-    check_number,
-)
+from tacit.core import Accounted, Array, BadInput, Client, Keywords, Released, check
 from tacit.privacy.rules import Together
 from tacit.synthesis.budget import Mode
 from tacit.synthesis.gan import GAN, GANSettings, Watch
@@ -66,8 +58,8 @@ class Source:
     moments: Moments = field(default_factory=Moments)
 
     def __post_init__(self) -> None:
-        check_number("pool_epsilon", self.cost, above=0)
-        check_number("label_epsilon", self.label_epsilon, above=0)
+        check.number("pool_epsilon", self.cost, above=0)
+        check.number("label_epsilon", self.label_epsilon, above=0)
         if isinstance(self.gan, GAN):
             raise BadInput(
                 "gan = GAN(...): must be GANSettings(...); its mode is that of the method"

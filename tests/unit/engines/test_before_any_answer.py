@@ -22,7 +22,7 @@ from tacit.core import (
     PublicInt,
     Reply,
     Sample,
-    check_number,
+    check,
     public,
     task,
 )
@@ -340,7 +340,7 @@ def test_the_number_of_some_examples_is_not_the_public_size(sandbox):
 @task
 def telling(me: Client, x: Params) -> Reply[Update]:
     """Refuse data in words that hold them, as a careful user would."""
-    check_number("largest input", float(me.data.examples.x.max()), at_most=-100.0)
+    check.number("largest input", float(me.data.examples.x.max()), at_most=-100.0)
     return Reply(Update(x))
 
 

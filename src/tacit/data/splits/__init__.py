@@ -19,8 +19,9 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tacit.core import check
 from tacit.core.data import IntArray
-from tacit.core.errors import BadInput, check_number
+from tacit.core.errors import BadInput
 from tacit.core.registry import Registry
 from tacit.data.places import Places
 from tacit.data.splits.dealing import deal_own, deal_test, rows_of_clients
@@ -82,8 +83,8 @@ def split(
     [[0, 1], [2, 3]]
     """
     known, argument = _parse(scheme)
-    check_number("classes", classes, at_least=1)
-    check_number("seed", seed, at_least=0)
+    check.number("classes", classes, at_least=1)
+    check.number("seed", seed, at_least=0)
     train = _labels("train_labels", train_labels, classes)
     test = _labels("test_labels", test_labels, classes)
     _check_clients(scheme, clients, len(train))
@@ -153,7 +154,7 @@ def _parse(scheme: str) -> tuple[Scheme, str]:
 
 def _check_clients(scheme: str, clients: int, examples: int) -> None:
     """Refuse a number of clients that does not fit the scheme or the data."""
-    check_number("clients", clients, at_least=1)
+    check.number("clients", clients, at_least=1)
     implied = clients_of(scheme, clients)
     if implied != clients:
         raise BadInput(f"clients = {clients}: must be {implied} (as split {scheme!r} says)")
