@@ -50,6 +50,7 @@ from tacit.apps.signing import CLOCK, TOLERANCE, Signer
 from tacit.apps.site import Site
 from tacit.core import BadInput, TacitError
 from tacit.engines.flower import TYPE, letter, packed
+from tacit.engines.memory import keep_memory
 
 T = TypeVar("T")
 BEAT = 10  # seconds between signs of life: a site that is silent for twice as long counts as gone
@@ -76,6 +77,7 @@ class Fleet:
 
     def run(self, site: Site) -> None:
         """Serve until told to stop, connecting again after every failure."""
+        keep_memory()
         since, wait = time.monotonic(), 0.5
         while not self.stop.is_set():
             connected = False

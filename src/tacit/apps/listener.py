@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,6 +26,7 @@ import h11
 from tacit.core import BadInput
 
 log = logging.getLogger("tacit.gate")
+PORTION = 64 << 10  # bytes of an answer that are written at once
 Tls = Callable[[], ssl.SSLContext]  # as it is for the next connection
 
 
@@ -284,7 +285,9 @@ class Connection:
             answer = e.answer
         except asyncio.CancelledError:  # the gate closes, or strangers are too many
             with contextlib.suppress(h11.LocalProtocolError, ConnectionError):
-                self._write(Answer(503, b"closing", more={"retry-after": "1"}))
+                self.writer.writelines(
+                    self._parts(Answer(503, b"closing", more={"retry-after": "1"}))
+                )
             raise
         await self._send(answer)
         return self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
@@ -329,22 +332,29 @@ class Connection:
         self.listener.bodies -= self._held
         self._held = 0
 
-    def _write(self, answer: Answer) -> None:
+    def _parts(self, answer: Answer) -> Iterator[bytes]:
+        """Yield what is written for an answer.
+
+        It is a little at a time: what the other side is slow to take is copied again and again.
+        """
         about: list[tuple[str, str]] = [("content-type", answer.kind or "text/plain")]
         about += [("content-length", str(len(answer.content))), *answer.more.items()]
         if self.key is None or self._http.their_state is not h11.DONE:
             about.append(("connection", "close"))
-        head = self._http.send(h11.Response(status_code=answer.status, headers=about))
-        self.writer.write((head or b"") + (self._http.send(h11.Data(data=answer.content)) or b""))
-        self.writer.write(self._http.send(h11.EndOfMessage()) or b"")
+        head = self._http.send(h11.Response(status_code=answer.status, headers=about)) or b""
+        for at in range(0, len(answer.content), PORTION):
+            portion = h11.Data(data=answer.content[at : at + PORTION])
+            yield head + (self._http.send(portion) or b"")
+            head = b""
+        yield head + (self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send(self, answer: Answer) -> None:
-        try:
-            self._write(answer)
-        except h11.LocalProtocolError:  # what came was too broken to be answered
-            return
-        async with asyncio.timeout(self.limits.pause):
-            await self.writer.drain()
+        """Send an answer, as long as something moves."""
+        with contextlib.suppress(h11.LocalProtocolError):  # too broken a request to be answered
+            for part in self._parts(answer):
+                self.writer.write(part)
+                async with asyncio.timeout(self.limits.pause):
+                    await self.writer.drain()
 
     async def _part(self) -> None:
         """Let what is still coming come for a moment: else the answer might be lost with it."""

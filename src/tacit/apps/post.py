@@ -23,7 +23,7 @@ from tacit.apps.letters import HEAD, sealed, unsealed
 from tacit.apps.listener import Denied
 from tacit.core import BadInput
 
-PIECE = 1 << 20  # bytes of what is carried in one request
+PIECE = 4 << 20  # bytes of what is carried in one request
 SMALL = 1 << 20  # bytes of an answer that lies in memory
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import gc
 import os
 import signal
@@ -31,6 +30,7 @@ from tacit.core import Call, ClientId, Task, own_code
 from tacit.core.data import Examples
 from tacit.engines.client_host import World
 from tacit.engines.config import Config
+from tacit.engines.memory import keep_memory
 from tacit.engines.messages import Head
 from tacit.engines.serial import Serial
 from tacit.engines.server import Engine, Results
@@ -218,17 +218,3 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
                 line.send_bytes(world.serve("ask" if word == ASK else "look", unpack(body), call))
         except (EOFError, OSError):
             return
-
-
-def keep_memory() -> None:
-    """Let glibc keep freed memory instead of giving it back.
-
-    A training step asks for the same blocks again.
-
-    Without it every step faults in its activations anew, which costs 15-20% of the time of a small
-    CNN.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
