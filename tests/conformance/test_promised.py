@@ -14,6 +14,8 @@ from tacit.methods import METHODS
 
 DELTA = 1e-5
 WHOLE = SGD(batch=100)  # all examples in every step, so that no accountant takes long
+CLIPPED = SGD(batch=100, clip=1.0)
+WITH_POOL = replace(CLIPPED, batch=1000)  # however many samples come from the others
 LOCAL = Episodes(steps=2)
 KINDS = {
     "ldp_fl dp-sgd": {"sgd": WHOLE},
@@ -32,6 +34,20 @@ KINDS = {
     "pate": {"sub": 3, "teacher": WHOLE},
     "pate vote": {"labels": "vote", "teacher": WHOLE},
     "kd_dpfl": {"sgd": WHOLE},
+    "kd_dpfl joined": {"sgd": WHOLE, "large_join": True, "per_round": 0},
+    "fedavg": {"sgd": CLIPPED},
+    "fedprox": {"sgd": CLIPPED},
+    "fednova": {"sgd": CLIPPED},
+    "scaffold": {"sgd": CLIPPED},
+    "local": {"sgd": CLIPPED},
+    "centralised": {"sgd": CLIPPED},
+    "dp_scaffold": {"sgd": replace(CLIPPED, z=1.0)},
+    "prifedsync": {"local": LOCAL},
+    "dafl": {},
+    "dafl dp-sgd": {"main": "dp-sgd", "sgd": WITH_POOL},
+    "dafl given": {"main": "dp-sgd", "sgd": WITH_POOL, "pool_epsilon": 1.0},
+    "gfl": {"online": "none", "sgd": SGD()},
+    "gfl dp-sgd": {"sgd": CLIPPED},
 }
 
 

@@ -374,12 +374,14 @@ def _groups_line(groups: dict[str, Json]) -> str:
 class CompareFlags:
     """Flags of ``tacit compare``.
 
-    ``rounds``, ``per_round`` and ``sgd`` apply to every method that has them.
+    ``rounds``, ``per_round``, ``epsilon`` and ``sgd`` apply to every method that has them.
     """
 
     methods: tyro.conf.Positional[tuple[str, ...]]  # such as fedavg fedprox:mu=0.1 scaffold
     rounds: int | None = None  # rounds of every method; default: each method's own
     per_round: int | None = None  # clients sampled in each round; 0: everyone
+    # what one unit spends in the whole run, of every method that can keep it
+    epsilon: float | None = None
     repeats: int = 1  # runs of each method, with seeds seed, seed+1, ...
     format: Form = "text"  # how the table is printed
     track: Track = "none"  # curves for TensorBoard or MLflow too, in runs/
@@ -406,7 +408,7 @@ def common(given: CompareFlags, args: Sequence[str]) -> Keywords:
     """Return what was said for all methods, defaults included if they were said."""
     flags = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args}
     sgd = {f"sgd.{k}": v for k, v in asdict(given.sgd).items() if f"sgd.{k}" in flags}
-    flat = {"rounds": given.rounds, "per_round": given.per_round}
+    flat = {"rounds": given.rounds, "per_round": given.per_round, "epsilon": given.epsilon}
     return {k: v for k, v in flat.items() if v is not None} | sgd
 
 

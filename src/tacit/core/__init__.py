@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.errors import BudgetReached as BudgetReached
     from tacit.core.errors import Damaged as Damaged
     from tacit.core.errors import Diverged as Diverged
+    from tacit.core.errors import NotPrivate as NotPrivate
     from tacit.core.errors import TacitError as TacitError
     from tacit.core.errors import TooFewReplies as TooFewReplies
     from tacit.core.ledger import FEDERATION as FEDERATION

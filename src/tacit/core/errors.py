@@ -18,6 +18,10 @@ class BadInput(TacitError, ValueError):
     exit_code = 2
 
 
+class NotPrivate(BadInput):
+    """An epsilon is asked of a method whose settings promise none."""
+
+
 class Diverged(BadInput):
     """Training produced a number that is not finite; the last good checkpoint is kept."""
 

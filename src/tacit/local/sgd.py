@@ -19,6 +19,7 @@ from tacit.core import (
     Client,
     ClientId,
     Method,
+    NotPrivate,
     Params,
     Predictor,
     PublicFloat,
@@ -58,6 +59,7 @@ def mean_loss(goal: Goal) -> Loss:
 
 
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
+WITHOUT = "updates are sent without noise"
 FOR_CLIENTS = (
     "must be 0; the method's noise is for whole clients, and DP-SGD would release more "
     "(fedavg takes a clip)"
@@ -115,6 +117,19 @@ class SGD:
         """Refuse DP-SGD in a method that cannot take it, or whose guarantee it is no part of."""
         if self.clip:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
+
+    def check_epsilon(self, epsilon: float, without: str = WITHOUT) -> None:
+        """Refuse an epsilon of the whole method that this training cannot keep.
+
+        Args:
+            epsilon: of the method; 0: none was given
+            without: what it is without a clip
+        """
+        check.number("epsilon", epsilon, at_least=0)
+        if epsilon and not self.clip:
+            raise NotPrivate(f"epsilon = {epsilon:g}: {without}; sgd.clip = 1, say, is DP-SGD")
+        if epsilon and self.epsilon not in (0, epsilon):
+            raise BadInput(f"sgd.epsilon = {self.epsilon:g}: epsilon = {epsilon:g} says it already")
 
     def refuse_adam(self, why: str) -> None:
         """Refuse steps that are not along the gradient, in a method that counts on it."""
@@ -236,7 +251,9 @@ class SGD:
         steps = times * self.private_steps(n)
         return replace(self, clip=clip, z=noise_for(epsilon, steps, self.rate(n), delta=delta))
 
-    def solved(self, sizes: Sizes, times: Times, delta: float, usual: float = 0.0) -> SGD:
+    def solved(
+        self, sizes: Sizes, times: Times, delta: float, *, usual: float = 0.0, epsilon: float = 0.0
+    ) -> SGD:
         """Return this with the noise for which the client that pays most spends ``epsilon``.
 
         Args:
@@ -244,7 +261,10 @@ class SGD:
             times: how often each takes part
             delta: of that epsilon
             usual: the noise multiplier that stands there if nobody has given one
+            epsilon: of the whole method; 0: this training has its own, or none
         """
+        if epsilon:
+            return replace(self, epsilon=epsilon).solved(sizes, times, delta, usual=usual)
         if not self.epsilon:
             return self
         bills = {
@@ -310,19 +330,25 @@ class Trains(Method):
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
     sgd: SGD = field(default_factory=SGD)  # local training
+    # with sgd.clip: what every client spends over all rounds; 0: as sgd.z or sgd.epsilon say
+    epsilon: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         check.rounds(self.rounds, self.per_round)
+        self.sgd.check_epsilon(self.epsilon, self.without_clip)
 
     goals: ClassVar[tuple[Goal, ...]] = GOALS
+    without_clip: ClassVar[str] = WITHOUT
 
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        """Return it with the noise multiplier that its ``sgd.epsilon`` asks for."""
-        return replace(self, sgd=self.sgd.solved(sizes, times, delta, type(self)().sgd.z))
+        """Return it with the noise multiplier that its epsilon asks for."""
+        usual = type(self)().sgd.z
+        sgd = self.sgd.solved(sizes, times, delta, usual=usual, epsilon=self.epsilon)
+        return replace(self, sgd=sgd)
 
     def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
         """Return DP-SGD, whose steps are released, or that updates are sent as they are."""

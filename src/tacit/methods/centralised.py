@@ -25,16 +25,19 @@ class Centralised(Method):
     can_follow: ClassVar[bool] = False  # it needs all data
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
     sgd: SGD = field(default_factory=SGD)  # training
+    # with sgd.clip: what an example spends over all rounds; 0: as sgd.z or sgd.epsilon say
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         check.number("rounds", self.rounds, at_least=0)
+        self.sgd.check_epsilon(self.epsilon)
 
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+        return replace(self, sgd=self.sgd.solved(sizes, times, delta, epsilon=self.epsilon))
 
     def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
         return self.sgd if self.sgd.clip else super().rule(client, n, K, delta)

@@ -39,6 +39,7 @@ from tacit.methods.local import Done
 from tacit.privacy.rules import once
 from tacit.synthesis.augment import Augment
 from tacit.synthesis.pool import AT_ONCE, Joined, Share, dealt, next_shares
+from tacit.synthesis.shares import Facts, check_shares, shared_out
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class DAFL(Augment, Method):
     rounds: int = 20  # communication rounds of the main phase
     per_round: int = 0  # clients sampled in each round; 0: everyone
     sgd: SGD = field(default_factory=SGD)  # local training in the main phase
+    # what every client spends in the whole run: with main = dp-sgd half of it on its samples,
+    # unless pool_epsilon says how much; 0: as pool_epsilon and sgd say
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +70,7 @@ class DAFL(Augment, Method):
         if self.phase != "dp-sgd":
             self.sgd.refuse_clip(f"must be 0 with main = {self.phase!r}; 'dp-sgd' takes a clip")
         check_follows(self.method)
+        check_shares(self, self.sgd, self.epsilon, self.unshared)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
         object.__setattr__(self, "method", replace(self.method, **ours))
 
@@ -74,7 +79,14 @@ class DAFL(Augment, Method):
         return self.phase == "dp-sgd" or self.method.per_example
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+        return shared_out(self, self.sgd, self.epsilon, Facts(sizes, times, delta))
+
+    @property
+    def unshared(self) -> str:
+        """Why the main phase takes no part of epsilon, if it should."""
+        if self.phase == "open":
+            return "main = 'open' sends updates without noise"
+        return "" if isinstance(self.method, Trains) else "the main phase has an epsilon of its own"
 
     def innermost(self, s: State) -> tuple[Method, Any]:
         return self.method.innermost(s.inner.opened_by(self.method))

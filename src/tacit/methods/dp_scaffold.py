@@ -22,6 +22,7 @@ from tacit.core import (
     Client,
     ClientId,
     Cohort,
+    NotPrivate,
     Params,
     Reply,
     Sizes,
@@ -53,8 +54,9 @@ class DPScaffold(Trains):
             raise BadInput(f"sgd.clip = {self.sgd.clip}: dp_scaffold needs a clip above 0")
         if self.mode == "paper" and not self.sgd.z:
             raise BadInput(f"sgd.z = {self.sgd.z}: must be above 0 in mode = 'paper'")
-        if self.mode == "paper" and self.sgd.epsilon:
-            raise BadInput(f"sgd.epsilon = {self.sgd.epsilon:g}: means nothing in mode = 'paper'")
+        if self.mode == "paper" and (given := self.epsilon or self.sgd.epsilon):
+            name = "epsilon" if self.epsilon else "sgd.epsilon"
+            raise NotPrivate(f"{name} = {given:g}: means nothing in mode = 'paper'")
         self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
 
     @property

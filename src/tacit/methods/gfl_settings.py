@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self
 
 from tacit.core import Accounted, BadInput, ClientId, Method, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD
 from tacit.privacy.rules import Together
+from tacit.synthesis.shares import Facts, check_shares, shared_out
 from tacit.synthesis.source import Source
 
 
@@ -28,12 +29,17 @@ class Settings(Source, Method):
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # training at the clients and, without noise, at the server
     sgd: SGD = field(default_factory=SGD)
+    # what every client spends in the whole run: with sgd.clip half of it on its samples, unless
+    # pool_epsilon says how much; 0: as pool_epsilon and sgd say
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.rounds(self.rounds, self.per_round)
         check.number("n_k", self.n_k, at_least=1, whole=True)
         check.number("E_s", self.E_s, at_least=0)
+        bare = (self.work == "open" and f"online = {self.work!r} sends updates without noise") or ""
+        check_shares(self, self.sgd, self.epsilon, bare)
         if abs(self.tau) != math.inf:
             check.number("tau", self.tau, at_least=0)
         if self.online == "dp-sgd" and not self.sgd.clip:
@@ -72,7 +78,7 @@ class Settings(Source, Method):
         return 0.0 if self.mode == "paper" else self.label_epsilon
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return replace(self, sgd=self.sgd.solved(sizes, times, delta))
+        return shared_out(self, self.sgd, self.epsilon, Facts(sizes, times, delta))
 
     def first_rule(self, client: ClientId, n: int, delta: float) -> Accounted:
         """Return the rule of the offline stage: everybody's samples."""

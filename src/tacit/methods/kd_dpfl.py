@@ -5,7 +5,7 @@ A public set with private pseudo-labels is in every round, as a special client.
 Phase 1 (algorithm 1): the m large clients label the public images. Phase 2 (algorithm 2): every
 round takes the special client and N - 1 of the n general ones, and averages by data volume. Nobody
 is in both groups and sizes are public, so an example pays eps_1 or eps_2, never both: the total is
-their maximum. With `large_join` a large client pays both.
+their maximum. With `large_join` a large client pays both: certified, each is half of epsilon then.
 `paper`: votes with noise; then weights, never clipped, with noise for eps_pub and eps_pri, while
 the sum of all of them is below eps_2: the ledger says inf. The published formula lacks its
 sensitivity; 2 C / n_k is taken, as in NbAFL.
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from torch import Tensor
 
@@ -43,6 +44,7 @@ from tacit.methods import kd_dpfl_claims as paper
 from tacit.methods.fedavg import Update
 from tacit.methods.kd_dpfl_settings import Settings
 from tacit.methods.moments import size
+from tacit.privacy.phases import cheapened, half_of
 from tacit.privacy.rules import once
 from tacit.privacy.schedule import Turns
 
@@ -108,6 +110,18 @@ class KDDPFL(Settings):
         turns = self.turns(sizes)
         lots = [cohort.rng("kd_dpfl", t) for t in range(self.rounds)]
         return turns.drawn([rng.permutation(len(turns.pool)) for rng in lots])
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        if self.mode == "paper" or not self.large_join or self.eps_1 or self.eps_2:
+            return self
+        half = half_of(self.epsilon, delta)
+        return cheapened(
+            lambda factor: replace(self, eps_1=half, eps_2=factor * half),
+            lambda made: made.releases(sizes, times, delta),
+            self.protects,
+            self.epsilon,
+            delta,
+        )
 
     def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
         """Return what large clients release once, and then the pool, each as often as can be."""

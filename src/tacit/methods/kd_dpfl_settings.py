@@ -33,9 +33,10 @@ class Settings(Method):
     mode: Literal["certified", "paper"] = "certified"
     # auto: moments if certified, else vote
     labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"
-    epsilon: float = 8.0  # what every client spends over the whole run
-    eps_1: float = 0.0  # epsilon of large clients, for the pseudo-labels; 0: epsilon
-    eps_2: float = 0.0  # epsilon of general clients, for phase 2; 0: epsilon
+    epsilon: float = 8.0  # what every client spends over the whole run, in both phases together
+    # epsilon of large clients, for the pseudo-labels; 0: epsilon, or half of it with large_join
+    eps_1: float = 0.0
+    eps_2: float = 0.0  # epsilon of phase 2; 0: epsilon, or half of it with large_join
     # paper mode: epsilon of the special client in a round; 0: eps_2 lasts for all rounds
     eps_pub: float = 0.0
     ratio: float = 0.5  # eps_pri / eps_pub, in paper mode

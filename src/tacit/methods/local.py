@@ -28,6 +28,7 @@ class Local(Trains):
     goals = ("classes",)
     answers = "personal"
     shares = False
+    without_clip = "nothing leaves a client, which costs 0"
 
     def init(self, x0: Params) -> State:
         return State(x0)

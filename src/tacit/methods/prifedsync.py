@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 from tacit.core import (
     Claim,
@@ -22,10 +22,12 @@ from tacit.core import (
     ClientId,
     Cohort,
     Method,
+    NotPrivate,
     Params,
     Predictor,
     Reply,
     Sizes,
+    Times,
     check,
     task,
 )
@@ -34,6 +36,8 @@ from tacit.methods.pfldyn import State, debiased, steps
 from tacit.methods.pfldyn import Update as Sent
 from tacit.privacy.calibrate import spend
 from tacit.privacy.claimed import clt_epsilon
+from tacit.privacy.gdp import gdp_mu
+from tacit.privacy.mechanisms import update_z
 from tacit.privacy.rules import AsPublished, Open, Update
 
 
@@ -46,7 +50,9 @@ class PriFedSync(Method):
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
-    sigma: float = 0.45  # noise multiplier; 0: no privacy, which is pfldyn
+    # noise multiplier, where no epsilon is given; 0: no privacy, which is pfldyn
+    sigma: float = 0.45
+    epsilon: float = 0.0  # certified: solve sigma so that all rounds cost a client this much
     clip: float = 1.0  # C, bound on the update
     alpha: float = 0.1  # weight of the quadratic term
     share: bool = True  # scale the step of g by the share of clients that took part
@@ -55,8 +61,17 @@ class PriFedSync(Method):
     def __post_init__(self) -> None:
         check.rounds(self.rounds, self.per_round)
         check.number("sigma", self.sigma, at_least=0)
+        check.number("epsilon", self.epsilon, at_least=0)
+        if self.epsilon and self.mode == "paper":
+            raise NotPrivate(f"epsilon = {self.epsilon:g}: means nothing in mode = 'paper'")
         check.clip("clip", self.clip)
         check.number("alpha", self.alpha, above=0)
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        K = max(times.values(), default=0)
+        if not self.epsilon or not K:
+            return self
+        return replace(self, sigma=update_z(gdp_mu(self.epsilon, delta) / math.sqrt(K)))
 
     def init(self, x0: Params) -> State:
         return State(x0, g=x0.zeros())

@@ -10,10 +10,13 @@ import tacit
 from tacit.cli.main import call
 from tacit.core import BadInput
 from tacit.experiment.compare import FILE, read_comparison, resume_comparison
+from tacit.experiment.result import Run
+from tacit.experiment.shared_options import with_common
 from tacit.experiment.sweep import FILE as SWEEP
 from tacit.experiment.sweep import read_sweep
 
 QUICK = {"clients": 3, "workers": 0, "model": "logistic"}
+AT_8 = {"epsilon": 8}
 FLAGS = ["--clients", "3", "--workers", "0", "--model", "logistic"]
 
 
@@ -95,6 +98,49 @@ def test_python_has_the_same_notes_and_refusals():
     assert resume_comparison(compared.folder).notes == compared.notes
     with pytest.raises(BadInput, match=r"^mu = 0\.1: none of fedavg, scaffold has it"):
         tacit.compare(["fedavg", "scaffold"], common={"mu": 0.1}, **QUICK)
+
+
+# ---- one epsilon for all
+
+
+def test_methods_are_compared_at_one_epsilon_and_who_cannot_keep_it_is_named(printed):
+    asked = ["compare", "moments", "udp", "fedavg", "--epsilon", "2", "--rounds", "1"]
+    code, text, _ = printed(*asked, *FLAGS, "--out", "c")
+    assert code == 0
+    plan = read_comparison(Path("c"))
+    folders = {word.partition(":")[0]: plan.runs_of(word)[0][0] for word in plan.methods}
+    spent = {name: Run(Path("c") / folder).spent for name, folder in folders.items()}
+    assert spent["moments"] == pytest.approx(2.0, rel=1e-3)
+    assert spent["udp"] == pytest.approx(2.0, rel=1e-3)
+    assert spent["fedavg"] == math.inf
+    assert {
+        "fedavg: epsilon = 2: updates are sent without noise; sgd.clip = 1, say, is DP-SGD",
+        "epsilon is of an example against server in moments; of a client against server in udp",
+    } <= set(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "common", "made"),
+    [
+        # a clip that is said for all makes it DP-SGD, whatever comes first
+        (["fedavg"], {"epsilon": 8, "sgd.clip": 1.0}, ["fedavg:sgd.clip=1.0,epsilon=8"]),
+        (["fedavg:sgd.clip=1", "fedavg"], AT_8, ["fedavg:sgd.clip=1,epsilon=8", "fedavg"]),
+        (["moments:epsilon=3", "ldp_fl"], AT_8, ["moments:epsilon=3", "ldp_fl:epsilon=8"]),
+        (["dafl", "dafl:main=open"], AT_8, ["dafl:epsilon=8", "dafl:main=open"]),
+        (["gfl", "gfl:mode=paper"], AT_8, ["gfl:epsilon=8", "gfl:mode=paper"]),
+    ],
+)
+def test_an_epsilon_goes_to_those_who_can_keep_it(words, common, made):
+    assert with_common(words, common)[0] == made
+
+
+def test_an_epsilon_that_nobody_can_keep_is_refused_and_so_is_one_that_is_none():
+    with pytest.raises(BadInput, match=r"^fedavg: epsilon = 8: .*; scaffold: epsilon = 8: "):
+        with_common(["fedavg", "scaffold"], {"epsilon": 8})
+    with pytest.raises(BadInput, match=r"^epsilon = 8: none of fedmix has it"):
+        with_common(["fedmix"], {"epsilon": 8})
+    with pytest.raises(BadInput, match=r"^epsilon = -1"):
+        tacit.compare(["moments", "fedavg"], common={"epsilon": -1.0}, **QUICK)
 
 
 # ---- a budget

@@ -1,0 +1,84 @@
+"""One epsilon for synthetic samples and for what clients train on their own data beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from tacit.core import BadInput, Method, NotPrivate, Sizes, Times, check
+from tacit.local.sgd import SGD
+from tacit.privacy.phases import cheapened, cost_of, half_of, rest_of
+from tacit.synthesis.source import Source
+
+M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public of a run before it begins."""
+
+    sizes: Sizes
+    times: Times
+    delta: float
+
+
+def check_shares(source: Source, sgd: SGD, epsilon: float, unshared: str) -> None:
+    """Refuse an epsilon of both phases where they cannot keep it.
+
+    Args:
+        source: of the samples
+        sgd: the training that follows; with a clip it is DP-SGD
+        epsilon: of both; 0: none was given
+        unshared: why what follows takes no part of it, if it should
+    """
+    check.number("epsilon", epsilon, at_least=0)
+    if epsilon and source.mode == "paper":
+        unshared = "mode = 'paper' promises none; pool_epsilon is what the paper counts"
+    if epsilon and unshared:
+        raise NotPrivate(f"epsilon = {epsilon:g}: {unshared}")
+    if sgd.clip:
+        sgd.check_epsilon(epsilon)
+    elif epsilon and source.pool_epsilon not in ("auto", epsilon):
+        said = f"epsilon = {epsilon:g} is all for the samples here; give one"
+        raise BadInput(f"pool_epsilon = {source.pool_epsilon}: {said}")
+
+
+def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts) -> M:
+    """Return a method of samples and training whose two phases cost ``epsilon`` together.
+
+    Without DP-SGD all of it is for the samples; with it half of mu^2, or as ``pool_epsilon`` says,
+    and what is left of it is for training. Without an epsilon each has its own.
+    """
+    sizes, times, delta = known.sizes, known.times, known.delta
+    if not epsilon:
+        return _with(method, sgd=sgd.solved(sizes, times, delta))
+    if not sgd.clip:
+        return _with(method, pool_epsilon=epsilon)
+    if sgd.z:  # solved before, as in the config.toml of a run, or one that contradicts
+        spent = cost_of(method.releases(sizes, times, delta), method.protects, delta)
+        if not 0.9 * epsilon < spent < 1.001 * epsilon:
+            says = f"with the samples it costs eps {spent:.3g}, not epsilon = {epsilon:g}"
+            raise BadInput(f"sgd.z = {sgd.z:g}: {says}; give one of them, the other 0")
+        return method
+    assert isinstance(method, Source)
+    given = method.pool_epsilon
+    pool = half_of(epsilon, delta) if given == "auto" else given
+    rest = rest_of(epsilon, pool, delta)
+
+    def cheaper(factor: float) -> M:
+        solved = sgd.solved(sizes, times, delta, epsilon=factor * rest)
+        return _with(method, pool_epsilon=pool, sgd=replace(solved, epsilon=0.0))
+
+    return cheapened(
+        cheaper,
+        lambda made: made.releases(sizes, times, delta),
+        method.protects,
+        epsilon,
+        delta,
+    )
+
+
+def _with(method: M, **settings: object) -> M:
+    some: Any = method  # which of the two methods it is, and so its fields, is not known here
+    changed: M = replace(some, **settings)
+    return changed
