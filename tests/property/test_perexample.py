@@ -83,6 +83,33 @@ def test_conv2d(n, size, kernel, stride, padding, dilation, groups, bias, layout
 
 
 @given(
+    n=st.integers(1, 40),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    bias=st.booleans(),
+    frozen=st.sampled_from(["", "weight", "bias"]),
+    pairs=st.booleans(),
+)
+@quick
+def test_one_channel(n, stride, padding, bias, frozen, pairs):
+    torch.manual_seed(0)
+    model = nn.Conv2d(1, 6, (3, 2), stride, padding, bias=bias or frozen == "bias")
+    for name, p in model.named_parameters():
+        p.requires_grad_(name != frozen or not bias)
+    x = torch.randn(n, 2 if pairs else 1, 9, 8)
+
+    def loss(model, x, y):
+        out = model(x.flatten(0, 1).unsqueeze(1))
+        return out.square().view(len(x), -1).sum(1)
+
+    want, want_norms = one_by_one(model, loss, x, torch.zeros(n), 0.5)
+    got, norms = clipped_sum(model, loss, x, torch.zeros(n), 0.5, rows=x.shape[1])
+    torch.testing.assert_close(norms, want_norms, rtol=1e-4, atol=1e-6)
+    for w, g in zip(want, got.values(), strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5 * n)
+
+
+@given(
     n=st.integers(1, 4),
     kernel=st.integers(1, 4),
     stride=st.integers(1, 3),

@@ -76,13 +76,23 @@ def log_uniform(draw: Source, n: int) -> Floats:
         ``n`` negative numbers.
     """
     words = draw.bits(n)
-    logs: Floats = words * np.float64(2.0**-64)
+    logs = fractions(words)
     torch.from_numpy(logs).log_()
     # wraps round, and so finds words near either end
     rare = (words + SHORT < TWICE_SHORT).nonzero()[0]
     if len(rare):
         logs[rare] = _at_the_ends(draw, words[rare])
     return logs
+
+
+def fractions(words: Bits) -> Floats:
+    """Return words over 2^64: each half is exact, so their sum is rounded once, as the word's is.
+
+    Processors turn whole words into float64 only one by one.
+    """
+    high: Floats = (words >> np.uint64(32)).view(np.int64) * np.float64(2.0**-32)
+    high += (words & np.uint64(2**32 - 1)).view(np.int64) * 2.0**-64
+    return high
 
 
 def _at_the_ends(draw: Source, words: Bits) -> Floats:
@@ -208,7 +218,7 @@ def _added(values: Sequence[Tensor], noise: Floats, size: float) -> list[Tensor]
     for total, value in zip(sums, values, strict=True):
         total.add_(value.detach().to("cpu"))
     step = spacing(size)
-    noise /= step
+    noise *= 1 / step  # a power of two: as exact as to divide by it, and faster
     np.rint(noise, out=noise)
     noise *= step
     return [torch.empty_like(v).copy_(total) for v, total in zip(values, sums, strict=True)]

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.privacy.slowly import SLOW, examples_at_once, gradients, is_slow
+from tacit.privacy.slowly import SLOW, any_slow, examples_at_once, gradients, is_slow
 
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # one loss for each example
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
@@ -63,7 +63,7 @@ class Squares:
     """
 
     value: Tensor
-    missing: Tensor
+    missing: Tensor | float
 
     @classmethod
     def of(cls, rows: Tensor) -> Squares:
@@ -75,7 +75,7 @@ class Squares:
     def added(cls, norms: Tensor, numbers: int) -> Squares:
         """Return the squared norms of rows of so many numbers, given the norms of their parts."""
         value = norms.double().square().sum(1)
-        return cls(value, torch.full_like(value, numbers * least(norms)))
+        return cls(value, numbers * least(norms))
 
     def __mul__(self, other: Squares) -> Squares:
         """Return the squared norms of outer products."""
@@ -125,10 +125,12 @@ class Piece:
     weighted: Callable[[Tensor], Tensor]
 
 
-def formed(parameter: nn.Parameter, G: Tensor) -> Piece:
+def formed(
+    parameter: nn.Parameter, G: Tensor, shape: Callable[[Tensor], Tensor] = lambda G: G
+) -> Piece:
     """Return the piece of gradients that are formed already, one per example."""
     flat = G.flatten(1)
-    return Piece(parameter, Squares.of(flat), lambda c: (c @ flat).view(G.shape[1:]))
+    return Piece(parameter, Squares.of(flat), lambda c: shape((c @ flat).view(G.shape[1:])))
 
 
 def inner(K: Tensor, M: Tensor, depth: int) -> Squares:
@@ -141,6 +143,11 @@ def inner(K: Tensor, M: Tensor, depth: int) -> Squares:
     # no entry is larger than a trace; each may lack as much, and so may each product of two
     lost = depth * least(K)
     return Squares(value, K.shape[1] ** 2 * (lost * (k + m) + lost**2 + least(K)))
+
+
+def gram_is_less(positions: int, out: int, inside: int) -> bool:
+    """Tell whether Gram matrices over positions are less work than a gradient (out, inside)."""
+    return positions**2 * (out + inside) < MEMORY * out * inside
 
 
 def product(
@@ -158,7 +165,7 @@ def product(
         u = R.reshape(n, inside)
         squares = Squares.of(a) * Squares.of(u)
         return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
-    if positions**2 * (out + inside) < MEMORY * out * inside:
+    if gram_is_less(positions, out, inside):
         L = L.reshape(n, out, positions)
         R = R.reshape(n, positions, inside)
         squares = inner(L.mT @ L, R @ R.mT, max(out, inside))
@@ -168,13 +175,10 @@ def product(
             lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)),
         )
     G = L.new_empty(n, out, inside)
-    parts = []
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
         torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
-        parts.append(norms_of(part.flatten(1)))
-    squares = Squares.added(torch.cat(parts), out * inside)
-    return Piece(parameter, squares, lambda c: shape((c @ G.flatten(1)).view(out, inside)))
+    return formed(parameter, G, shape)
 
 
 class Layer(ABC):
@@ -258,6 +262,29 @@ def patches(
     )
 
 
+def strips(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], dil: Sequence[int]
+) -> Tensor:
+    """Return what one row of a kernel sees, wherever it lies, as a view.
+
+    (n, stride, rows, columns, kw, channels): rows that are a stride apart come one after the other,
+    so what any row of the kernel sees of an example is one piece of this. All of its rows see the
+    same, each from another row of the image on; so it is copied once and not for each of them.
+    """
+    left_over = -(x.shape[2] + 2 * pad[0]) % stride[0]
+    x = x.permute(0, 2, 3, 1)
+    if any(pad) or left_over:
+        x = F.pad(x, (0, 0, pad[1], pad[1], pad[0], pad[0] + left_over))
+    x = x.contiguous()
+    n, h, w, channels = x.shape
+    columns = (w - dil[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+    a, b, c, e = x.stride()
+    return x.as_strided(
+        (n, stride[0], h // stride[0], columns, kernel[1], channels),
+        (a, b, b * stride[0], c * stride[1], c * dil[1], e),
+    )
+
+
 class Conv(Layer):
     """nn.Conv2d, and nn.Conv1d as one of height 1; any stride, padding, dilation and groups."""
 
@@ -313,10 +340,81 @@ class Conv(Layer):
         )[0]
         return back.squeeze(2) if self.flat else back
 
+    def pieces(self, x: Tensor, g: Tensor) -> list[Piece]:
+        m = self.module
+        both = m.weight.requires_grad and m.bias is not None and m.bias.requires_grad
+        if both and self.is_formed(g, x) and x.shape[1] == 1:
+            return self.of_one_channel(x, g)
+        return super().pieces(x, g)
+
     def weight(self, x: Tensor, g: Tensor) -> Piece:
         x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        return self.from_sides(g, x)
+
+    def is_formed(self, g: Tensor, x: Tensor) -> bool:
+        """Tell whether examples' gradients are formed, given what a kernel gives and what it sees.
+
+        Those of groups are too, in another way.
+        """
+        positions = self.rows * g[0, 0].numel()
+        inside = math.prod(self.kernel) * x.shape[1]
+        return self.module.groups == 1 and not gram_is_less(positions, g.shape[1], inside)
+
+    def from_sides(self, g: Tensor, x: Tensor) -> Piece:
+        """Return the weight's piece from what a kernel gives, or its gradient, and what it sees."""
+        where = (self.kernel, self.stride, self.padding, self.dilation)
+        A = g.permute(0, 2, 3, 1).flatten(1, 2)
+        if x.shape[1] > 1 and self.rows == 1 and self.is_formed(g, x):
+            return self.from_strips(A, strips(x, *where), g.shape[2])
+        return self.from_patches(A, patches(x, *where))
+
+    def of_one_channel(self, x: Tensor, g: Tensor) -> list[Piece]:
+        """Return the pieces of weight and bias together: a bias is a weight that always sees 1.
+
+        So its gradient comes along while those of the output are at hand. Patches are copied along
+        the image's rows.
+        """
+        x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
+        A = g.permute(0, 2, 3, 1).reshape(len(g) // self.rows, -1, g.shape[1])
         seen = patches(x, self.kernel, self.stride, self.padding, self.dilation)
-        return self.from_patches(g.permute(0, 2, 3, 1).flatten(1, 2), seen)
+        seen = seen.view(-1, self.rows, *seen.shape[1:5]).permute(0, 4, 5, 1, 2, 3)
+        n, positions, out = A.shape
+        G = A.new_empty(n, math.prod(self.kernel) + 1, out)
+        block = min(n, max(1, BLOCK // (positions * G.shape[1])))
+        left = A.new_ones(block, G.shape[1], positions)
+        for some, right, part in zip(*(torch.split(t, block) for t in (seen, A, G)), strict=True):
+            left[: len(part), :-1].view(some.shape).copy_(some)
+            torch.bmm(left[: len(part)], right, out=part)
+        weight = self.module.weight
+        return [
+            formed(weight, G[:, :-1], lambda G: G.t().reshape(weight.shape)),
+            formed(self.module.bias, G[:, -1]),
+        ]
+
+    def from_strips(self, A: Tensor, seen: Tensor, rows: int) -> Piece:
+        """Return the weight's piece, its gradients formed for each row of the kernel by itself."""
+        n, _, out = A.shape
+        phases, _, columns, width, channels = seen.shape[1:]
+        G = A.new_empty(self.kernel[0], n, width * channels, out)
+        # both what is copied and what is formed of it
+        block = max(1, 2 * BLOCK // (seen[0].numel() + G[:, 0].numel()))
+        split = (torch.split(A, block), torch.split(seen, block), torch.split(G, block, 1))
+        for right, strip, parts in zip(*split, strict=True):
+            left = strip.reshape(len(right), phases, -1, width * channels).transpose(2, 3)
+            for k, part in enumerate(parts):
+                first, phase = divmod(k * self.dilation[0], phases)
+                torch.bmm(
+                    left[:, phase, :, first * columns : (first + rows) * columns], right, out=part
+                )
+        G = G.flatten(2)
+        norms = norms_of(G.flatten(0, 1)).view(*G.shape[:2], -1).transpose(0, 1).flatten(1)
+        weight = self.module.weight
+        by_kernel = (*self.kernel, channels, out)
+        return Piece(
+            weight,
+            Squares.added(norms, G[:, 0].numel()),
+            lambda c: (c @ G).view(by_kernel).permute(3, 2, 0, 1).reshape(weight.shape),
+        )
 
     def from_patches(self, A: Tensor, seen: Tensor) -> Piece:
         """Return the weight's piece from A (n, positions, out) and the patches that go with it."""
@@ -368,8 +466,12 @@ class ConvTranspose(Conv):
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
         x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
-        seen = patches(g, self.kernel, self.stride, self.padding, self.dilation)
-        return self.from_patches(x.permute(0, 2, 3, 1).flatten(1, 2), seen)
+        return self.from_sides(x, g)
+
+    def pieces(self, x: Tensor, g: Tensor) -> list[Piece]:
+        return Layer.pieces(
+            self, x, g
+        )  # the kernel gives the input here, which no bias is added to
 
 
 class Embedding(Layer):
@@ -493,7 +595,7 @@ def _two(t: Any, first: int) -> tuple[int, int]:
 class Notes:
     """What the taps of a network have noted in a backward pass."""
 
-    model: nn.Module
+    named: dict[str, nn.Parameter]  # all of the network's
     rows: int = 1  # that the loss shows the network for each example
     examples: int = 0  # in the present pass
     pieces: list[Piece] = field(default_factory=list)
@@ -531,11 +633,11 @@ class Notes:
         """Return the squared norms over all parameters."""
         self._check_all()
         each = [piece.squares for piece in self.pieces]
-        return Squares(sum_of(s.value for s in each), sum_of(s.missing for s in each))
+        return Squares(sum_of(s.value for s in each), sum(s.missing for s in each))
 
     def _check_all(self) -> None:
         """Refuse parameters whose gradient went past the taps, or came by more than once."""
-        for name, p in self.model.named_parameters():
+        for name, p in self.named.items():
             if p.grad is not None:
                 raise CannotClip(
                     f"parameter {name!r} is used outside of its layer, where per-example "
@@ -588,10 +690,9 @@ class Tap(torch.autograd.Function):
 
 
 @contextmanager
-def tapped(notes: Notes) -> Iterator[None]:
-    """Replace the forward function of every layer with trainable parameters by a tap."""
-    start = torch.zeros((), requires_grad=True, device=next(notes.model.parameters()).device)
-    layers = dict(trained_layers(notes.model))
+def tapped(notes: Notes, layers: dict[str, nn.Module]) -> Iterator[None]:
+    """Replace the forward function of layers with trainable parameters by a tap."""
+    start = torch.zeros((), requires_grad=True, device=next(iter(notes.named.values())).device)
 
     def forward(name: str, layer: Layer, x: Tensor) -> Tensor:
         notes.check(name, x)
@@ -603,7 +704,7 @@ def tapped(notes: Notes) -> Iterator[None]:
         layer.rows = notes.rows
         module.forward = partial(forward, name, layer)
     try:
-        with without_grads(notes.model):
+        with without_grads(notes.named.values()):
             yield
     finally:
         for module in layers.values():
@@ -618,9 +719,9 @@ def trained_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def without_grads(model: nn.Module) -> Iterator[None]:
+def without_grads(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Set gradients aside that parameters have, so that any which comes is seen."""
-    aside = [(p, p.grad) for p in model.parameters()]
+    aside = [(p, p.grad) for p in parameters]
     for p, _ in aside:
         p.grad = None
     try:
@@ -631,16 +732,21 @@ def without_grads(model: nn.Module) -> Iterator[None]:
 
 
 def micro_batch(model: nn.Module) -> int:
-    """Return how many examples to take at a time.
+    """Return how many examples to take at a time."""
+    if is_slow(model):
+        return examples_at_once(model)
+    return at_a_time(p for p in model.parameters() if p.requires_grad)
+
+
+def at_a_time(trained: Iterable[nn.Parameter]) -> int:
+    """Return how many examples to take at a time, where there is a fast path.
 
     A power of 2, 32 to 256, so that the G_i fill about 32 MB (a cache).
 
     Those of linear layers and of large convolutions, which see few positions, are not formed as a
     rule.
     """
-    if is_slow(model):
-        return examples_at_once(model)
-    sizes = [p.numel() for p in model.parameters() if p.requires_grad and p.dim() > 2]
+    sizes = [p.numel() for p in trained if p.dim() > 2]
     numbers = sum(size for size in sizes if size < 1 << 17)
     return 1 << min(8, max(5, round(23 - math.log2(max(1, numbers)))))
 
@@ -662,11 +768,15 @@ def clipped_sum(
     from the size of the model. ``rows``: the loss shows the model that many rows for each example,
     one after the other (a pair of images, say), and they are clipped together.
     """
-    micro = micro or micro_batch(model)
-    total = {p: torch.zeros_like(p) for p in model.parameters() if p.requires_grad}
+    # each of these walks through the whole network, which takes as long as a small batch
+    named = dict(model.named_parameters())
+    layers = dict(trained_layers(model))
+    slow = any_slow(layers.values())
+    total = {p: torch.zeros_like(p) for p in named.values() if p.requires_grad}
+    micro = micro or (examples_at_once(model) if slow else at_a_time(total))
     norms = [torch.zeros(0, device=inputs.device)]
-    notes = Notes(model, rows, slowly=partial(gradients, model, loss) if is_slow(model) else None)
-    with without_grads(model) if notes.slowly else tapped(notes):
+    notes = Notes(named, rows, slowly=partial(gradients, model, loss) if slow else None)
+    with without_grads(named.values()) if slow else tapped(notes, layers):
         for start in range(0, len(inputs), micro):
             x = inputs[start : start + micro]
             y = labels[start : start + micro]

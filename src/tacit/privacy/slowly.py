@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +44,12 @@ def slow_layers(model: nn.Module) -> list[str]:
 
 def is_slow(model: nn.Module) -> bool:
     """Tell whether a network needs the slow way."""
-    return any(type(m) in SLOW for m in model.modules() if _is_trained(m))
+    return any_slow(m for m in model.modules() if _is_trained(m))
+
+
+def any_slow(trained: Iterable[nn.Module]) -> bool:
+    """Tell whether any of some trained layers has no fast path."""
+    return any(type(m) in SLOW for m in trained)
 
 
 def _is_trained(module: nn.Module) -> bool:

@@ -26,7 +26,16 @@ from tacit.privacy.mechanisms import (
     noisy_counts,
     public_noise,
 )
-from tacit.privacy.noise import FromOS, FromSeed, log_uniform, noised, normal, source, spacing
+from tacit.privacy.noise import (
+    FromOS,
+    FromSeed,
+    fractions,
+    log_uniform,
+    noised,
+    normal,
+    source,
+    spacing,
+)
 
 N = 50_000
 SOURCES = {"os": FromOS(), "seed": FromSeed(np.random.default_rng(0))}
@@ -226,6 +235,23 @@ def check_pairs(words, angles, more):
             (got[i], got[i + len(words)]), real_pair(word, extra, signed), strict=True
         ):
             assert abs(mpmath.mpf(mine) - real) < 2.0**-45
+
+
+def test_a_fraction_is_the_whole_word_rounded_once():
+    edges = [
+        0,
+        1,
+        2**32 - 1,
+        2**32,
+        2**53 + 1,
+        2**53 + 3,
+        2**63 - 1,
+        2**63,
+        2**64 - 2**10,
+        2**64 - 1,
+    ]
+    words = np.concatenate([np.array(edges, np.uint64), SOURCES["seed"].bits(10_000)])
+    assert fractions(words).tolist() == [float(int(w)) / 2.0**64 for w in words]
 
 
 def test_at_the_ends_of_the_uniform_numbers():
