@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit import SGD, Client, Cohort, Params, Reply, Trains, mean, run, some, task
+from tacit import SGD, Client, Cohort, Params, Reply, Trains, mean, run, task
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FedAdam(Trains):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), self.participants(cohort, t))
             d = mean((r.dx, r.n) for r in replies)
             m = self.beta_1 * s.m + (1 - self.beta_1) * d
             v = self.beta_2 * s.v + (1 - self.beta_2) * Params(

@@ -33,9 +33,9 @@ from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
 from tacit.methods import cuag_claims
 from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
-from tacit.methods.local import KeptAtHome
+from tacit.methods.local import Local
 from tacit.methods.pfldyn import Update as Sent
-from tacit.methods.udp import EqualShares
+from tacit.methods.udp_settings import EqualShares
 from tacit.privacy import mechanisms
 from tacit.privacy.mechanisms import update_z
 from tacit.privacy.rules import (
@@ -49,6 +49,7 @@ from tacit.privacy.rules import (
     NoisySteps,
     NoisyWinners,
     Open,
+    Silent,
     Together,
     Update,
     in_turn,
@@ -417,14 +418,14 @@ WITHOUT = "mine sends its updates without noise"
 
 def test_what_stays_at_home_says_so_beside_the_steps():
     sgd = SGD(batch=20, clip=1.0, z=2.0)
-    said, *steps = KeptAtHome(sgd).lines("0", 20, 3)
+    said, *steps = Local(sgd=sgd).rule("0", 20, 3, 1e-5).lines("0", 20, 3)
     assert isinstance(said.event, Nothing)
     assert steps == sgd.lines("0", 20, 3)
 
 
 HERE = {Open, AsPublished, Noised, Update, NoisyMean, ClaimedMean, NoisyCounts, NoisyWinners}
 HERE |= {cuag_claims.AsPublished, ExampleLevel, LayeredUpdate, LayeredSum}
-HERE |= {SGD, EqualShares, Terms, KeptAtHome, Unnoised, Together}
+HERE |= {SGD, EqualShares, Terms, Unnoised, Together, Silent}
 HERE |= {NoisySteps, Histogram, Choices, Training, ByLayer}
 
 

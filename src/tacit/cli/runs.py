@@ -41,7 +41,7 @@ from tacit.experiment.signs import by_class, of_answers, warn_of
 from tacit.experiment.sweep import FILE as SWEEP
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS
-from tacit.methods.dafl import in_front_of
+from tacit.methods.dafl import DAFL
 from tacit.methods.spec import label_of, method_class, name_of, parted
 from tacit.models import build
 from tacit.models.precision import WORTH, gain, made_for_bf16
@@ -91,7 +91,7 @@ def run(args: Sequence[str]) -> None:
     )
     method = given.method
     if getattr(given, "augment", "none") == "dafl":
-        method = in_front_of(method, given.dafl)
+        method = DAFL.in_front_of(method, given.dafl)
     experiment = Experiment(method, given.setting)
     label = label_of(name_of(experiment.method))
     with telling_if_stopped(), resumable(given.out) as told, watcher(label, given.track) as watch:

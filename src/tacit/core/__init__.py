@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.cohort import Poisson as Poisson
     from tacit.core.cohort import Replies as Replies
     from tacit.core.cohort import Sample as Sample
-    from tacit.core.cohort import most_rounds as most_rounds
     from tacit.core.cohort import some as some
     from tacit.core.errors import BadInput as BadInput
     from tacit.core.errors import BudgetReached as BudgetReached

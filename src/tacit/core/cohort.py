@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, overload
@@ -73,6 +72,11 @@ class Sample:
     ids: tuple[ClientId, ...]
     round: int
     law: Law
+
+    @classmethod
+    def of(cls, ids: Iterable[ClientId], round: int = 0) -> Sample:
+        """Return these clients, all of them: no lot has chosen them."""
+        return cls(tuple(ids), round, Everyone())
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,3 @@ class Cohort(Protocol):
 
     def own(self, call: Call[T], data: Examples, round: int) -> T: ...
     def rng(self, *path: object) -> np.random.Generator: ...
-
-
-def most_rounds(cohort: Cohort, law: Law, rounds: int) -> int:
-    """Return how many of the rounds the client that is sampled most often takes part in.
-
-    No data decide that.
-    """
-    if isinstance(law, Everyone):
-        return rounds
-    drawn = Counter(client for t in range(rounds) for client in cohort.sample(law, t).ids)
-    return max(drawn.values(), default=0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, final
 
 from torch import Tensor
 
 from tacit.core.client import Client
-from tacit.core.cohort import Cohort
+from tacit.core.cohort import Cohort, Sample, some
 from tacit.core.data import Examples, Goal
 from tacit.core.errors import BadInput
 from tacit.core.ledger import FEDERATION, NonPrivate, Observer, Release, Unit
@@ -145,6 +146,22 @@ class Method(ABC):
         It is started anew from each state that it has yielded, so nothing else survives.
         """
 
+    @final
+    def participants(self, cohort: Cohort, t: int) -> Sample:
+        """Return who takes part in round t: ``per_round`` clients by lot, or everyone."""
+        return cohort.sample(some(self.per_round), t)
+
+    @final
+    def most_rounds(self, cohort: Cohort) -> int:
+        """Return in how many rounds the client takes part that is sampled most often.
+
+        No data decide that.
+        """
+        if not self.per_round:
+            return self.rounds
+        drawn = Counter(i for t in range(self.rounds) for i in self.participants(cohort, t).ids)
+        return max(drawn.values(), default=0)
+
     def predictor(self, me: Client, s: Any) -> Predictor:
         """Return the function from inputs to scores that a client answers with."""
         load_params(me.model.eval(), s.x)
@@ -267,6 +284,11 @@ class Outer:
     """The state of a method around another one: its model and its rounds are the inner one's."""
 
     inner: Nested
+
+    @classmethod
+    def around(cls, method: Method, x0: Params) -> Self:
+        """Return the state around the first one of the inner method."""
+        return cls(Nested.of(method, method.init(x0)))
 
     @property
     def x(self) -> Params:

@@ -31,7 +31,7 @@ from tacit.core import (
     load_params,
     params_of,
 )
-from tacit.core.data import GOALS, Goal
+from tacit.core.data import GOALS, Goal, LocalData
 from tacit.local import optimizers, schedules
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
@@ -113,8 +113,11 @@ class SGD:
         if (self.z or self.epsilon) and not self.clip:
             raise BadInput(f"sgd.clip = {self.clip}: noise needs a clip above 0")
 
-    def refuse_clip(self, why: str, field: str = "sgd") -> None:
-        """Refuse DP-SGD in a method that cannot take it, or whose guarantee it is no part of."""
+    def refuse_clip(self, why: str = FOR_CLIENTS, field: str = "sgd") -> None:
+        """Refuse DP-SGD in a method that cannot take it, or whose guarantee it is no part of.
+
+        Without a reason: in one whose noise is for whole clients.
+        """
         if self.clip:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
 
@@ -375,12 +378,17 @@ def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     return Params(zip(x, (sums[w] for w in weights), strict=True))
 
 
-def scores(predict: Predictor, data: Any) -> Tensor:
+def scores(predict: Predictor, data: LocalData) -> Tensor:
     """Return the scores of all of a client's examples."""
     with torch.no_grad():
         return torch.cat(
             [predict(data.batch(slice(i, i + 500))[0]) for i in range(0, len(data), 500)]
         ).cpu()
+
+
+def answers(me: Client, x: Params, data: LocalData) -> Tensor:
+    """Return the scores that the network with the parameters ``x`` gives to examples."""
+    return scores(network(me, x), data)
 
 
 def network(me: Client, x: Params) -> Predictor:

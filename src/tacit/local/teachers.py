@@ -29,7 +29,7 @@ from tacit.core import (
     check,
 )
 from tacit.data.examples import Examples
-from tacit.local.sgd import SGD, network, scores
+from tacit.local.sgd import SGD, answers
 from tacit.privacy.calibrate import vote_noise_for
 from tacit.privacy.insides import Memory
 from tacit.privacy.rules import NoisyCounts, NoisyWinners
@@ -131,7 +131,7 @@ def share_right(labels: Tensor, public: Examples) -> float:
 def ballots(me: Client, x: Params, sgd: SGD, images: Tensor) -> Array:
     """Train a teacher from ``x`` and return its votes, a row of zeros and a one for each image."""
     y, _ = sgd.fit(me, x)
-    shown = scores(network(me, y), me.data.showing(images))
+    shown = answers(me, y, me.data.showing(images))
     votes: Array = np.eye(me.classes)[shown.argmax(1).numpy()]
     return votes
 

@@ -13,29 +13,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tacit.compress import Compressor
-from tacit.core import (
-    Call,
-    Claim,
-    Client,
-    Cohort,
-    Params,
-    Predictor,
-    Reply,
-    Sample,
-    Sizes,
-    some,
-    task,
-)
+from tacit.core import Claim, Client, Cohort, Params, Predictor, Reply, Sizes, task
 from tacit.local.prototypes import nearest
 from tacit.methods import cuag_claims as paper
-from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
+from tacit.methods import cuag_rules as rules
+from tacit.methods import pfldyn
 from tacit.methods.cuag_settings import Settings
-from tacit.methods.pfldyn import Update, debiased, stepped
 from tacit.privacy.layers import shared_out
 
 
@@ -52,44 +39,34 @@ class State:
 class CUAG(Settings):
     averages = True
 
-    @property
-    def compressor(self) -> Compressor:
-        return Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
-
     def init(self, x0: Params) -> State:
         return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        law = some(self.per_round)
-        drawn = [cohort.sample(law, t).ids for t in range(self.rounds)]  # no data decide that
-        K = Counter(chain(*drawn))
+        drawn = [self.participants(cohort, t).ids for t in range(self.rounds)]  # by no data
+        K = self.most_rounds(cohort)
         for t in range(s.round, self.rounds):
-            S = cohort.sample(law, t)
-            k = Counter(chain(*drawn[: t + 1]))
-            turns = {n: [k[n], K[n]] for n in S.ids}
+            S = self.participants(cohort, t)
             lam = len(S.ids) / len(cohort.everyone)
+            turns = turns_in(t, drawn)
             call = train(
                 x=s.x, rates=s.rates, c=s.c, method=self, turns=turns, lam=lam, delta=cohort.delta
             )
-            d, c, part = self.mean_update(cohort, s, call, S, max(K.values()))
+            rule = self.rule("0", 0, K, cohort.delta, rules.Turn(c=s.c))
+            if isinstance(rule, rules.LayeredSum):
+                rule.noisy.afford(cohort, S)
+                like = self.compressor.compress(s.x.zeros(), s.rates)
+                d, c = rule.mean(cohort, cohort.ask(call, S, need=0.0), like)
+                part = lam
+            else:
+                replies = cohort.ask(call, S)
+                d = cohort.mean(r.dx for r in replies)
+                c = s.c
+                part = len(replies) / len(cohort.everyone)
             d = self.compressor.expand(d, s.x, s.rates)
-            x, g = stepped(s.x, s.g, d, self.alpha, part if self.share else 1.0)
+            x, g = pfldyn.stepped(s.x, s.g, d, self.alpha, part if self.share else 1.0)
             s = State(x, g, self.compressor.rates(d), c, t + 1)
             yield s
-
-    def mean_update(
-        self, cohort: Cohort, s: State, call: Call[Update], S: Sample, K: int
-    ) -> tuple[Params, dict[str, float], float]:
-        """Return the mean of the compressed updates, the next bounds, and the share of clients."""
-        N = len(cohort.everyone)
-        rule = self.rule("0", 0, K, cohort.delta, Turn(c=s.c))
-        if not isinstance(rule, LayeredSum):
-            replies = cohort.ask(call, S)
-            return cohort.mean(r.dx for r in replies), s.c, len(replies) / N
-        rule.noisy.afford(cohort, S)
-        like = self.compressor.compress(s.x.zeros(), s.rates)
-        d, c = rule.mean(cohort, cohort.ask(call, S, need=0.0), like)
-        return d, c, len(S.ids) / N
 
     @property
     def takes_aggregate(self) -> bool:
@@ -111,6 +88,13 @@ class CUAG(Settings):
         return paper.after(mu, self.sigma, D, lam, local.batch, t, local.steps, delta)
 
 
+def turns_in(t: int, drawn: Sequence[Sequence[str]]) -> dict[str, list[int]]:
+    """Return for everybody in round t which of its rounds this is, and how many it has in all."""
+    so_far = Counter(chain(*drawn[: t + 1]))
+    in_all = Counter(chain(*drawn))
+    return {n: [so_far[n], in_all[n]] for n in drawn[t]}
+
+
 @task
 def train(
     me: Client,
@@ -121,16 +105,16 @@ def train(
     turns: dict[str, list[int]],
     lam: float,
     delta: float,
-) -> Reply[Update]:
+) -> Reply[pfldyn.Update]:
     g_n: Params = me.kept.get("g", x.zeros())
     k, K = turns[me.id]
-    rule = method.rule(me.id, me.size, K, delta, Turn(k, K, lam, c))
-    private = rule.private(me.size, K) if isinstance(rule, ExampleLevel) else None
-    own = debiased(me, x, g_n, method.alpha, method.local, private)
+    rule = method.rule(me.id, me.size, K, delta, rules.Turn(k, K, lam, c))
+    private = rule.private(me.size, K) if isinstance(rule, rules.ExampleLevel) else None
+    own = pfldyn.debiased(me, x, g_n, method.alpha, method.local, private)
     v = method.compressor.compress(own, rates)
     sent = rule.send(me, v)
-    if isinstance(rule, LayeredUpdate):
+    if isinstance(rule, rules.LayeredUpdate):
         own = method.compressor.expand(sent, x, rates)
-    if isinstance(rule, LayeredSum):
+    if isinstance(rule, rules.LayeredSum):
         own = method.compressor.expand(rule.own(v), x, rates)
-    return Reply(Update(sent), keep={"g": g_n - method.alpha * own})
+    return Reply(pfldyn.Update(sent), keep={"g": g_n - method.alpha * own})

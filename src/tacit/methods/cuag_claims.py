@@ -15,7 +15,6 @@ from tacit.privacy.bill import Part
 from tacit.privacy.claimed import clt_epsilon
 from tacit.privacy.gdp import gdp_epsilon
 from tacit.privacy.layers import times
-from tacit.privacy.mechanisms import claimed_line
 from tacit.privacy.pld import pld_epsilon
 
 NAME = "cuag update"  # in the ledger
@@ -89,7 +88,8 @@ class AsPublished:
         return times(noisy, S)
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
-        return rules.over(claimed_line(NAME, why(self.mu, self.fixed)), owner, times)
+        said = rules.Open(NAME, why(self.mu, self.fixed))
+        return said.lines(owner, n, times)
 
 
 def published(mu: float, fixed: float, B: int, P: int, delta: float) -> list[Claim]:

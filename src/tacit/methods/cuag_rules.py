@@ -15,9 +15,8 @@ from tacit.local.prototypes import Episodes, Private
 from tacit.methods.cuag_claims import NAME
 from tacit.methods.pfldyn import Update
 from tacit.privacy import rules
+from tacit.privacy import schedule as schedules
 from tacit.privacy.layers import LayerBounds
-from tacit.privacy.mechanisms import update_z
-from tacit.privacy.schedule import Schedule, mu_in_round, noise_beside
 
 TO_PROTOTYPES = 0.1  # of mu^2, at the example level
 
@@ -48,7 +47,8 @@ class ExampleLevel:
     def private(self, n: int, K: int) -> Private:
         """Return the settings of training for a client of ``n`` examples in ``K`` rounds."""
         P = self.local.steps
-        z = noise_beside(self.mu, TO_PROTOTYPES, K, P, self.local.rate(n), self.delta)
+        q = self.local.rate(n)
+        z = schedules.noise_beside(self.mu, TO_PROTOTYPES, K, P, q, self.delta)
         return Private(self.clip, *z, self.radius)
 
     def send(self, me: Client, v: Params) -> Params:
@@ -66,7 +66,7 @@ class LayeredUpdate:
     """Layers clipped to public bounds, together one release a round; sum of mu_k^2 is mu^2."""
 
     mu: float
-    schedule: Schedule
+    schedule: schedules.Schedule
     turn: Turn
 
     def send(self, me: Client, v: Params) -> Params:
@@ -81,7 +81,8 @@ class LayeredUpdate:
         return rules.in_turn(each, owner, n)
 
     def _in_round(self, k: int, K: int) -> rules.Update:
-        return rules.Update(NAME, 1.0, update_z(mu_in_round(self.mu, k, K, self.schedule)))
+        mu = schedules.mu_in_round(self.mu, k, K, self.schedule)
+        return rules.Update.costing(mu, NAME, 1.0)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal
 from tacit.compress import Compressor
 from tacit.core import BadInput, ClientId, Method, Protects, check, some
 from tacit.local.prototypes import Episodes
-from tacit.methods.cuag_claims import NAME, AsPublished, why
-from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
+from tacit.methods import cuag_claims as paper
+from tacit.methods import cuag_rules as rules
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.rules import Open
 from tacit.privacy.schedule import Schedule
@@ -20,7 +20,7 @@ OF_MODE = {  # settings that mean nothing in a mode
     "paper": ("unit", "observer", "clip", "adaptive", "schedule", "radius"),
     "certified": ("fixed_clip", "squared", "sigma"),
 }
-ANY = Turn()
+ANY = rules.Turn()
 Kind = Literal["open", "paper", "example", "update", "sum"]
 
 
@@ -70,7 +70,7 @@ class Settings(Method):
             check.number("mu", self.mu, at_least=LEAST_MU)
         for mu in self.mus:
             check.number("mus", mu, at_least=LEAST_MU)
-        Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
+        _ = self.compressor  # which checks the rest
         for wrong, says in self._conflicts():
             if wrong:
                 raise BadInput(says)
@@ -113,6 +113,10 @@ class Settings(Method):
         return "update" if self.unit == "client" else "example"
 
     @property
+    def compressor(self) -> Compressor:
+        return Compressor.of(self.matrix, self.r_max, self.r_min, field="matrix")
+
+    @property
     def per_example(self) -> bool:
         return self.kind == "example"
 
@@ -123,17 +127,17 @@ class Settings(Method):
         return gdp_mu(self.epsilon, delta) if self.epsilon else self.mu
 
     def rule(
-        self, client: ClientId, n: int, K: int, delta: float, turn: Turn = ANY
-    ) -> Open | AsPublished | ExampleLevel | LayeredUpdate | LayeredSum:
+        self, client: ClientId, n: int, K: int, delta: float, turn: rules.Turn = ANY
+    ) -> Open | paper.AsPublished | rules.ExampleLevel | rules.LayeredUpdate | rules.LayeredSum:
         """Return how a client sends; ``turn`` is for sending alone, no line depends on it."""
         mu = self.mu_of(client, delta)
         if self.kind == "open":
-            return Open(NAME, why(0.0))
+            return Open(paper.NAME, paper.why(0.0))
         if self.kind == "paper":
             fixed = (self.fixed_clip, self.squared, self.sigma)
-            return AsPublished(mu, turn.lam, self.local, *fixed)
+            return paper.AsPublished(mu, turn.lam, self.local, *fixed)
         if self.kind == "example":
-            return ExampleLevel(mu, self.clip, self.radius, self.local, delta)
+            return rules.ExampleLevel(mu, self.clip, self.radius, self.local, delta)
         if self.kind == "update":
-            return LayeredUpdate(mu, self.schedule, turn)
-        return LayeredSum.of(mu, K, some(self.per_round), self.adaptive, turn.c)
+            return rules.LayeredUpdate(mu, self.schedule, turn)
+        return rules.LayeredSum.of(mu, K, some(self.per_round), self.adaptive, turn.c)

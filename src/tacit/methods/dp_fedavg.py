@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tacit.core import Client, Cohort, Method, Params, Poisson, Reply, check, task
-from tacit.local.sgd import FOR_CLIENTS, SGD
+from tacit.local.sgd import SGD
 from tacit.privacy.calibrate import noise_for
 from tacit.privacy.mechanisms import AdaptiveClip
 from tacit.privacy.rules import NoisyMean
@@ -45,7 +45,7 @@ class DPFedAvg(Method):
         check.number("z", self.z, at_least=0)
         check.number("epsilon", self.epsilon, at_least=0)
         check.number("server_lr", self.server_lr, above=0)
-        self.sgd.refuse_clip(FOR_CLIENTS)
+        self.sgd.refuse_clip()
 
     def init(self, x0: Params) -> State:
         return State(x0, self.clip)

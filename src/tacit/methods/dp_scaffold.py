@@ -10,94 +10,36 @@ inf. Left out: the warm start of the variates.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from tacit.core import (
-    Accounted,
-    BadInput,
-    Claim,
-    Client,
-    ClientId,
-    Cohort,
-    NotPrivate,
-    Params,
-    Reply,
-    Sizes,
-    some,
-    task,
-)
+from tacit.core import Client, Cohort, Params, Reply, task
 from tacit.local.median_clip import noisy_steps
-from tacit.local.sgd import SGD, Trains
-from tacit.methods.scaffold import Scaffold, State, Update, stepped
-from tacit.privacy.claimed import other_of
+from tacit.local.sgd import SGD
+from tacit.methods import scaffold
+from tacit.methods.dp_scaffold_settings import NAME, WHY, Settings
 from tacit.privacy.mechanisms import ClaimedSteps
-from tacit.privacy.rules import Open
-
-NAME = "dp_scaffold steps"
-WHY = "the clip is the median of the batch's own norms, which bounds no example's part"
 
 
 @dataclass(frozen=True)
-class DPScaffold(Trains):
-    server_lr: float = 1.0  # the server's step along the mean update
-    # certified: with proof; paper: as published, whatever it really spends
-    mode: Literal["certified", "paper"] = "certified"
-    # local DP-SGD; in paper mode z is the paper's sigma, and clip means nothing
-    sgd: SGD = field(default_factory=lambda: SGD(batch=64, clip=1.0, z=1.0))
+class DPScaffold(Settings):
+    def init(self, x0: Params) -> scaffold.State:
+        return scaffold.State(x0, c=x0.zeros())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.sgd.clip:
-            raise BadInput(f"sgd.clip = {self.sgd.clip}: dp_scaffold needs a clip above 0")
-        if self.mode == "paper" and not self.sgd.z:
-            raise BadInput(f"sgd.z = {self.sgd.z}: must be above 0 in mode = 'paper'")
-        if self.mode == "paper" and (given := self.epsilon or self.sgd.epsilon):
-            name = "epsilon" if self.epsilon else "sgd.epsilon"
-            raise NotPrivate(f"{name} = {given:g}: means nothing in mode = 'paper'")
-        self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
-
-    @property
-    def per_example(self) -> bool:
-        return self.mode == "certified"  # as published, each example goes through by itself
-
-    def init(self, x0: Params) -> State:
-        return State(x0, c=x0.zeros())
-
-    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+    def run(self, cohort: Cohort, s: scaffold.State) -> Iterator[scaffold.State]:
         if self.mode == "certified":
-            same = Scaffold(self.rounds, self.per_round, self.sgd, self.server_lr)
+            same = scaffold.Scaffold(self.rounds, self.per_round, self.sgd, self.server_lr)
             yield from same.run(cohort, s)
             return
         N = len(cohort.everyone)
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(
-                train(x=s.x, c=s.c, sgd=self.sgd), cohort.sample(some(self.per_round), t)
-            )
-            s = stepped(cohort, s, replies, self.server_lr, N)
+            replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), self.participants(cohort, t))
+            s = scaffold.stepped(cohort, s, replies, self.server_lr, N)
             yield s
-
-    def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
-        return Open(NAME, WHY) if self.mode == "paper" else super().rule(client, n, K, delta)
-
-    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        if self.mode == "certified":
-            return []
-        spent = self.claimed(self.rounds, sizes, delta)
-        formula = "sqrt(2 q T ln(1/delta)) / sigma, as CUAG-PFL's paper counts it"
-        published = [(f"published, round {self.rounds}", spent[1], formula)] if spent else []
-        return [*published, ("certified", math.inf, WHY)]
-
-    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
-        q = (self.per_round or len(sizes)) / max(1, len(sizes))
-        z = self.sgd.z
-        return (z, other_of(z, t, q, delta=delta)) if self.mode == "paper" else None
 
 
 @task
-def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[Update]:
+def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[scaffold.Update]:
     c_i: Params = me.kept.get("c", c.zeros())
     drift = c - c_i
     release = ClaimedSteps(me, NAME, WHY)
@@ -110,4 +52,4 @@ def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[Update]:
     )
     y = y.as_released()  # as far as the paper goes
     c_plus = (x - y) / (sgd.reach(K) * sgd.lr_in(me.round)) - drift
-    return Reply(Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})
+    return Reply(scaffold.Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tacit.core import Client, Cohort, Params, Reply, some, task
+from tacit.core import Client, Cohort, Params, Reply, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -38,7 +38,7 @@ class FedAvg(Trains):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), self.participants(cohort, t))
             s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 

@@ -27,7 +27,6 @@ from tacit.core import (
     Reply,
     Unnoised,
     check,
-    some,
     task,
 )
 from tacit.local.sgd import NOT_A_SUM, SGD
@@ -75,7 +74,7 @@ class FedMix(Method):
         assert s.means is not None
         for t in range(s.round, self.rounds):
             call = train(x=s.x, means=s.means, lam=self.lam, sgd=self.sgd)
-            replies = cohort.ask(call, cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(call, self.participants(cohort, t))
             s = replace(s, x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 

@@ -16,7 +16,6 @@ from tacit.core import (
     Cohort,
     Params,
     Reply,
-    some,
     task,
     weighted_sum,
 )
@@ -35,7 +34,7 @@ class FedNova(Trains):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            replies = cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), self.participants(cohort, t))
             n = sum(r.n for r in replies)
             # it follows from the size, so that nobody need be believed
             a = [self.sgd.reach(self.sgd.steps_on(r.n)) for r in replies]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, check, some, task
+from tacit.core import Client, Cohort, Params, Reply, check, task
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import State, Update
 
@@ -30,7 +30,7 @@ class FedProx(Trains):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
             replies = cohort.ask(
-                train(x=s.x, mu=self.mu, sgd=self.sgd), cohort.sample(some(self.per_round), t)
+                train(x=s.x, mu=self.mu, sgd=self.sgd), self.participants(cohort, t)
             )
             s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from tacit.core import Client, Cohort, Params, Reply, some, task
+from tacit.core import Client, Cohort, Params, Reply, task
 from tacit.data.examples import Examples, union
-from tacit.local.sgd import SGD, network, scores
+from tacit.local.sgd import SGD, answers
 from tacit.methods.fedavg import train
 from tacit.methods.gfl_settings import Settings
-from tacit.synthesis.labels import alike, iidify, random_labels
-from tacit.synthesis.pool import AT_ONCE, Share, next_shares
+from tacit.synthesis import labels
+from tacit.synthesis.pool import Share, next_shares
 
 SURE = 0.9  # probability above which the global model may throw a sample out
 
@@ -49,8 +49,8 @@ class GFL(Settings):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         while s.asked < len(cohort.everyone):
-            got = next_shares(cohort, offline(how=self, delta=cohort.delta), s.asked)
-            s = replace(s, pool=s.pool | got, asked=s.asked + AT_ONCE)
+            got, asked = next_shares(cohort, offline(how=self, delta=cohort.delta), s.asked)
+            s = replace(s, pool=s.pool | got, asked=asked)
             yield s
         for t in range(s.round, self.rounds):
             x, fresh = self.clients_update(cohort, s, t)
@@ -68,7 +68,7 @@ class GFL(Settings):
         """Return the average of the sampled clients' models and, in paper mode, their labels."""
         if self.work == "none":
             return s.x, {}
-        S = cohort.sample(some(self.per_round), t)
+        S = self.participants(cohort, t)
         if self.mode == "certified":
             replies = cohort.ask(train(x=s.x, sgd=self.sgd), S)
             return s.x + cohort.mean((r.dx, r.n) for r in replies), {}
@@ -81,7 +81,7 @@ class GFL(Settings):
         if self.mode == "certified" and t:
             pool = pool.take(cohort.own(believable(x=x), pool, t).rows)
         classes = cohort.own(known(), pool, t).classes if self.mode == "paper" else 0
-        balanced = pool.take(iidify(pool.y, cohort.rng("iidify", t), classes))
+        balanced = pool.take(labels.iidify(pool.y, cohort.rng("iidify", t), classes))
         open_sgd = replace(self.sgd, clip=0.0, z=0.0, epsilon=0.0)
         if E == 0 or not len(balanced):
             return x
@@ -91,10 +91,10 @@ class GFL(Settings):
 @task
 def offline(me: Client, how: GFL, delta: float) -> Reply[Share]:
     fitted = how.fit(me, delta)
-    held = alike(me.classes)
+    held = labels.alike(me.classes)
     if fitted.counts is not None and how.mode == "certified":
         held = fitted.counts.map(lambda counts: (counts > 0).astype(float))
-    y = held.map(lambda classes: random_labels(classes, how.n_k, me.rng))
+    y = held.map(lambda classes: labels.random_labels(classes, how.n_k, me.rng))
     S = Share(fitted.draw(y, me.rng), y)
     return Reply(S, keep={"S": S.x.value} if how.mode == "paper" else None)
 
@@ -112,7 +112,7 @@ def train_and_label(me: Client, x: Params, sgd: SGD) -> Reply[Labelled]:
     if "S" not in me.kept:  # its samples never reached the server
         return Reply(Labelled(w - x, me.size, torch.zeros(0, dtype=torch.int64)))
     S = me.data.showing(me.kept["S"])
-    return Reply(Labelled(w - x, me.size, scores(network(me, w), S).argmax(1)))
+    return Reply(Labelled(w - x, me.size, answers(me, w, S).argmax(1)))
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def train_for(me: Client, x: Params, sgd: SGD, E: float) -> Reply[Trained]:
 @task(at="server")
 def believable(me: Client, x: Params) -> Reply[Rows]:
     """Return the samples of which the model is not sure that they are something else."""
-    p = scores(network(me, x), me.data).softmax(1)
+    p = answers(me, x, me.data).softmax(1)
     top = p.max(1)
     doubtful = (top.indices != me.data.examples.y) & (top.values >= SURE)
     return Reply(Rows(torch.nonzero(~doubtful).flatten()))

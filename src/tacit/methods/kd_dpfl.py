@@ -19,34 +19,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from torch import Tensor
 
-from tacit.core import (
-    Claim,
-    Client,
-    ClientId,
-    Cohort,
-    Fixed,
-    Params,
-    Release,
-    Reply,
-    Sample,
-    Sizes,
-    Times,
-    task,
-)
+from tacit.core import Client, ClientId, Cohort, Fixed, Params, Reply, Sample, task
 from tacit.data.examples import Examples
 from tacit.local import teachers
 from tacit.local.sgd import SGD
-from tacit.methods import kd_dpfl_claims as paper
 from tacit.methods.fedavg import Update
 from tacit.methods.kd_dpfl_settings import Settings
 from tacit.methods.moments import size
-from tacit.privacy.phases import cheapened, half_of
-from tacit.privacy.rules import once
-from tacit.privacy.schedule import Turns
 
 
 @dataclass(frozen=True)
@@ -79,7 +61,7 @@ class KDDPFL(Settings):
             yield s
         assert s.labels is not None
         c_pub = Examples(public.x, s.labels)
-        plan = self.plan(cohort, s.sizes)
+        plan = self.phase_2.plan(cohort, self.pool(s.sizes))
         K = dict(Counter(i for chosen in plan for i in chosen))
         for t in range(s.round, self.rounds):
             if s.spent >= self.budgets[1] or (self.per_round != 1 and not plan[t]):
@@ -97,42 +79,9 @@ class KDDPFL(Settings):
     def labelled(self, cohort: Cohort, s: State, public: Examples) -> State:
         """Return the state after phase 1."""
         sizes = teachers.known_sizes(cohort, size())
-        labels = self.phase_1.labels(cohort, s.x, self.groups(sizes)["large"], public.x)
+        large = Sample.of(self.groups(sizes)["large"])
+        labels = self.phase_1.labels(cohort, s.x, large, public.x)
         return replace(s, sizes=sizes, labels=labels, right=teachers.share_right(labels, public))
-
-    def turns(self, sizes: Sizes) -> Turns:
-        """Return the lots of phase 2: of general clients and, if they join, of large ones."""
-        groups = self.groups(sizes)
-        return self.phase_2.turns(groups["general"] + groups["large"] * self.large_join)
-
-    def plan(self, cohort: Cohort, sizes: Sizes) -> list[list[ClientId]]:
-        """Return who takes part in each round."""
-        turns = self.turns(sizes)
-        lots = [cohort.rng("kd_dpfl", t) for t in range(self.rounds)]
-        return turns.drawn([rng.permutation(len(turns.pool)) for rng in lots])
-
-    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        if self.mode == "paper" or not self.large_join or self.eps_1 or self.eps_2:
-            return self
-        half = half_of(self.epsilon, delta)
-        return cheapened(
-            lambda factor: replace(self, eps_1=half, eps_2=factor * half),
-            lambda made: made.releases(sizes, times, delta),
-            self.protects,
-            self.epsilon,
-            delta,
-        )
-
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        """Return what large clients release once, and then the pool, each as often as can be."""
-        lines = once(self.phase_1.rule(delta), sizes, self.groups(sizes)["large"])
-        turns = self.turns(sizes)
-        K = 1 if self.mode == "paper" else turns.at_most()
-        general = {i: self.phase_2.rule(sizes[i], K, delta, 1.0) for i in turns.pool if K}
-        return lines + [line for i, rule in general.items() for line in rule.lines(i, sizes[i], K)]
-
-    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        return paper.published(max(self.budgets))
 
 
 @task

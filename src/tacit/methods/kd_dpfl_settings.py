@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
 
-from tacit.core import BadInput, ClientId, Method, Protects, Sizes, check
+from tacit.core import BadInput, Claim, ClientId, Method, Protects, Release, Sizes, Times, check
+from tacit.local import teachers
 from tacit.local.sgd import SGD
-from tacit.local.teachers import Voting, large_clients
-from tacit.methods.kd_dpfl_phases import Labelling, Rounds
+from tacit.methods.kd_dpfl_labelling import Labelling
+from tacit.methods.kd_dpfl_rounds import Rounds
+from tacit.privacy import phases
 
 # settings that are those of phase 2
 SAME = ("rounds", "per_round", "eps_pub", "ratio", "C", "K_max", "clip", "sgd", "special")
@@ -58,6 +60,7 @@ class Settings(Method):
             raise BadInput(
                 f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"
             )
+        self.sgd.refuse_clip(teachers.SOLVED)
         _ = self.phase_1, self.phase_2  # whose settings are checked
 
     @property
@@ -65,7 +68,9 @@ class Settings(Method):
         """Where pseudo-labels come from."""
         usual = "vote" if self.mode == "paper" else "moments"
         how = usual if self.labels == "auto" else self.labels
-        voting = Voting(how, self.budgets[0], self.queries, self.vote_noise, self.sub, self.teacher)
+        voting = teachers.Voting(
+            how, self.budgets[0], self.queries, self.vote_noise, self.sub, self.teacher
+        )
         return Labelling(how, self.budgets[0], voting)
 
     @property
@@ -91,7 +96,7 @@ class Settings(Method):
         return self.mode == "certified"
 
     def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
-        large = large_clients(sizes, self.m)
+        large = teachers.large_clients(sizes, self.m)
         general = [i for i in sizes if i not in large]
         if not general:
             raise BadInput(
@@ -99,3 +104,29 @@ class Settings(Method):
                 "sizes:kd-mnist, for one, has 4 large of 53"
             )
         return {"large": large, "general": general}
+
+    def pool(self, sizes: Sizes) -> list[ClientId]:
+        """Return who may be in phase 2: general clients and, if they join, large ones."""
+        groups = self.groups(sizes)
+        return groups["general"] + groups["large"] * self.large_join
+
+    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
+        if self.mode == "paper" or not self.large_join or self.eps_1 or self.eps_2:
+            return self
+        half = phases.half_of(self.epsilon, delta)
+        return phases.cheapened(
+            lambda factor: replace(self, eps_1=half, eps_2=factor * half),
+            lambda made: made.releases(sizes, times, delta),
+            self.protects,
+            self.epsilon,
+            delta,
+        )
+
+    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
+        """Return what large clients release once, and then the pool, each as often as can be."""
+        large = self.groups(sizes)["large"]
+        labels = self.phase_1.releases(large, sizes, delta)
+        return labels + self.phase_2.releases(self.pool(sizes), sizes, delta)
+
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        return self.phase_2.claims(self.budgets[0])

@@ -13,9 +13,14 @@ from tacit.privacy.claimed import log_moment, moments_epsilon, other_of
 from tacit.privacy.gdp import gdp_epsilon
 
 
+def noise(rounds: int, q: float, epsilon: float, delta: float) -> float:
+    """Return the noise multiplier, sqrt(2 q T ln(1/delta)) / eps."""
+    return other_of(epsilon, rounds, q, delta=delta)
+
+
 def sigma(clip: float, m: int, rounds: int, q: float, epsilon: float, delta: float) -> float:
     """Return the noise of a client with m examples: (2C/m) sqrt(2 q T ln(1/delta)) / eps."""
-    return 2 * clip / m * other_of(epsilon, rounds, q, delta=delta)
+    return 2 * clip / m * noise(rounds, q, epsilon, delta)
 
 
 def ratio(rounds: int, epsilon: float, delta: float) -> float:

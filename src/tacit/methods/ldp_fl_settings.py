@@ -1,18 +1,20 @@
-"""LDP-FL's settings, and what they mean for each client."""
+"""LDP-FL's settings, what they mean for each client, and the rule that follows from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tacit.core import BadInput, ClientId, Method, Protects, check
+from tacit.core import BadInput, Claim, ClientId, Method, Protects, Sizes, check
 from tacit.local.sgd import SGD
-from tacit.privacy.updates import check_mechanism
+from tacit.methods import ldp_fl_claims as paper
+from tacit.privacy import rules, updates
+from tacit.privacy.gdp import gdp_mu
 
 
 @dataclass(frozen=True)
 class Settings(Method):
-    """What can be set, and what belongs to which client."""
+    """What can be set, what belongs to which client, and how it sends because of that."""
 
     averages = True
     rounds: int = 20  # T, communication rounds
@@ -43,7 +45,7 @@ class Settings(Method):
         if self.epsilons and self.epsilon != Settings.epsilon:
             own = "clients have an epsilon of their own already (epsilons)"
             raise BadInput(f"epsilon = {self.epsilon:g}: {own}")
-        check_mechanism(self.mechanism)
+        updates.check_mechanism(self.mechanism)
         for name, mode in (("relation", "gradient"), ("mechanism", "update"), ("deltas", "paper")):
             given = getattr(self, name)
             if self.mode != mode and given != getattr(Settings, name):
@@ -66,3 +68,33 @@ class Settings(Method):
     def delta_of(self, client: ClientId, delta: float) -> float:
         """Return a client's own delta, or the run's."""
         return self.deltas[int(client) % len(self.deltas)] if self.deltas else delta
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if self.mode == "update":
+            updates.update_rule(self.mechanism, "ldp_fl update", self.clip, 1.0)
+
+    def rule(
+        self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
+    ) -> SGD | rules.AsPublished | rules.Noised | updates.UpdateRule:
+        """Return how a client sends; q, the share of clients in a round, is for the paper only."""
+        eps = self.epsilon_of(client)
+        if self.mode == "dp-sgd":
+            return self.sgd.costing(eps, clip=self.clip, n=n, times=K, delta=delta)
+        if self.mode == "paper":
+            sd = paper.sigma(self.clip, n, self.rounds, q, eps, self.delta_of(client, delta))
+            return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
+        mu = float(gdp_mu(eps, delta) / K**0.5)
+        if self.mode == "update":
+            return updates.update_rule(self.mechanism, "ldp_fl update", self.clip, mu)
+        # if an example is replaced, the sum moves by 2C
+        z = (2 if self.relation == "replace" else 1) / mu
+        return rules.Noised("ldp_fl gradient", self.clip, z)
+
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)
+
+    def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float:
+        q, T = (self.per_round or len(sizes)) / len(sizes), self.rounds
+        own = ((self.epsilon_of(i), self.delta_of(i, delta)) for i in sizes)
+        ratios = [1 / paper.noise(T, q, e, d) for e, d in own]
+        return q * paper.performance_loss(ratios, t, q)  # of k = q N clients

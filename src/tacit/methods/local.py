@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import (
-    Client,
-    ClientId,
-    Cohort,
-    Nothing,
-    Params,
-    Predictor,
-    Release,
-    Reply,
-    some,
-    task,
-)
+from tacit.core import Client, ClientId, Cohort, Params, Predictor, Reply, task
 from tacit.local.sgd import SGD, Trains, network
 from tacit.methods.fedavg import State
-from tacit.privacy.mechanisms import line_of
-from tacit.privacy.rules import over
+from tacit.privacy import rules
 
 
 @dataclass(frozen=True)
@@ -36,26 +24,16 @@ class Local(Trains):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         """Let clients train in the rounds in which they are sampled, as under other methods."""
         for t in range(s.round, self.rounds):
-            cohort.ask(train(x=s.x, sgd=self.sgd), cohort.sample(some(self.per_round), t))
+            cohort.ask(train(x=s.x, sgd=self.sgd), self.participants(cohort, t))
             s = State(x=s.x, round=t + 1)
             yield s
 
-    def rule(self, client: ClientId, n: int, K: int, delta: float) -> KeptAtHome:
-        return KeptAtHome(self.sgd)
+    def rule(self, client: ClientId, n: int, K: int, delta: float) -> rules.Together:
+        """Return that nothing leaves; but the steps of DP-SGD, if that is how it trains, count."""
+        return rules.Together((rules.Silent(train.name), self.sgd))
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return network(me, me.kept.get("y", s.x))
-
-
-@dataclass(frozen=True)
-class KeptAtHome:
-    """Nothing leaves a client; but the steps of DP-SGD, if that is how it trains, count."""
-
-    sgd: SGD
-
-    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
-        said = over(line_of("local.train", Nothing()), owner, times)
-        return said + self.sgd.lines(owner, n, times)
 
 
 @dataclass(frozen=True)

@@ -12,35 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    Client,
-    Cohort,
-    Everyone,
-    Method,
-    Params,
-    Predictor,
-    PublicInt,
-    Release,
-    Reply,
-    Sample,
-    Sizes,
-    Times,
-    check,
-    task,
-)
+from tacit.core import Client, Cohort, Params, Predictor, PublicInt, Reply, Sample, task
 from tacit.data.examples import Examples
-from tacit.local.sgd import scores as all_scores
 from tacit.local.teachers import Size
-from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.rules import once
-from tacit.synthesis.classifiers import made_of, predictor
-from tacit.synthesis.features import encoder_of, in_order
-from tacit.synthesis.moments import Terms, encoded, release
+from tacit.methods.moments_settings import Settings
+from tacit.synthesis import classifiers, features
+from tacit.synthesis import moments as statistics
 
 ENOUGH = 1000  # records of a class, on average, from which on it has a covariance of its own
 
@@ -52,44 +33,22 @@ class State:
 
 
 @dataclass(frozen=True)
-class Moments(Method):
-    answers = "shared"
-    can_follow: ClassVar[bool] = False
-    wants_features: ClassVar[bool] = True
-    epsilon: float = 1.0  # what the release costs one example
-    # auto: qda, with few records lda
-    head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"
-    share: float = 0.2  # share of the budget for counts and means
-    s: float = 0.5  # weight of a record's count beside its features
-    R: float = 0.5  # bound on a record's distance from its class mean
-
-    def __post_init__(self) -> None:
-        check.number("epsilon", self.epsilon, above=0)
-        check.number("share", self.share, above=0, below=1)
-        check.clip("s", self.s)
-        check.clip("R", self.R)
-
-    @property
-    def rounds(self) -> int:
-        return 1
-
+class Moments(Settings):
     def init(self, x0: Params) -> State:
         return State(Params({}))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         if s.round == 0:
-            yield State(self.classifier(cohort, cohort.sample(Everyone(), 0)), 1)
-
-    def terms(self, delta: float) -> Terms:
-        return Terms(gdp_mu(self.epsilon, delta), self.share, self.s, self.R)
+            yield State(self.classifier(cohort, self.participants(cohort, 0)), 1)
 
     def classifier(self, cohort: Cohort, S: Sample) -> Params:
         """Ask these clients for their moments; return the classifier that they amount to."""
         sizes = cohort.ask(size(), S)
         replies = cohort.ask(moments(how=self, delta=cohort.delta, n=sum(r.n for r in sizes)), S)
         sent = [r.moments for r in replies]
+        ordered = bool(replies[0].ordered)
         terms = self.terms(cohort.delta)
-        return made_of(sent, terms, self.head, bool(replies[0].ordered), cohort.rng("head"))
+        return classifiers.made_of(sent, terms, self.head, ordered, cohort.rng("head"))
 
     def labels(self, cohort: Cohort, S: Sample, images: Tensor) -> Tensor:
         """Ask these clients for their moments; return what they make public images to be."""
@@ -97,10 +56,7 @@ class Moments(Method):
         return cohort.own(label(x=self.classifier(cohort, S)), unlabelled, 0).y
 
     def predictor(self, me: Client, s: State) -> Predictor:
-        return predictor(me, s.x)
-
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        return once(self.terms(delta), sizes, sizes)
+        return classifiers.predictor(me, s.x)
 
 
 @task
@@ -116,10 +72,11 @@ class Sent:
 
 @task
 def moments(me: Client, how: Moments, delta: float, n: int) -> Reply[Sent]:
-    F, y = encoded(me.data, encoder_of(me.data))
+    F, y = statistics.encoded(me.data, features.encoder_of(me.data))
     few = how.head == "auto" and n < ENOUGH * me.classes
-    found = release(me, F, y, me.classes, how.terms(delta), shared=few or how.head == "lda")
-    return Reply(Sent(found, PublicInt(in_order(me.data))))
+    shared = few or how.head == "lda"
+    found = statistics.release(me, F, y, me.classes, how.terms(delta), shared=shared)
+    return Reply(Sent(found, PublicInt(features.in_order(me.data))))
 
 
 @dataclass(frozen=True)
@@ -130,4 +87,4 @@ class Labels:
 @task(at="server")
 def label(me: Client, x: Params) -> Reply[Labels]:
     """Label examples that the server may see."""
-    return Reply(Labels(all_scores(predictor(me, x), me.data).argmax(1)))
+    return Reply(Labels(classifiers.classes_of(me, x)))

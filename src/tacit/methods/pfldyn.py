@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tacit.core import Call, Client, Cohort, Method, Params, Predictor, Reply, check, some, task
+from tacit.core import Call, Client, Cohort, Method, Params, Predictor, Reply, check, task
 from tacit.local.prototypes import Episodes, Private, nearest
 
 
@@ -84,7 +84,7 @@ def steps(
     Any method with PFLDyn's settings will do.
     """
     for t in range(s.round, method.rounds):
-        replies = cohort.ask(call(s.x), cohort.sample(some(method.per_round), t))
+        replies = cohort.ask(call(s.x), method.participants(cohort, t))
         part = len(replies) / len(cohort.everyone) if method.share else 1.0
         x, g = stepped(s.x, s.g, cohort.mean(r.dx for r in replies), method.alpha, part)
         s = replace(s, x=x, g=g, round=t + 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Replies, Reply, check, some, task
+from tacit.core import Client, Cohort, Params, Replies, Reply, check, task
 from tacit.local.sgd import SGD, Trains
 
 
@@ -39,7 +39,7 @@ class Scaffold(Trains):
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         N = len(cohort.everyone)
         for t in range(s.round, self.rounds):
-            S = cohort.sample(some(self.per_round), t)
+            S = self.participants(cohort, t)
             replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), S)
             s = stepped(cohort, s, replies, self.server_lr, N)
             yield s

@@ -13,7 +13,7 @@ A method makes its rule in one place, the hook ``rule``. Its task sends by it, a
 
     def rule(self, client, n, K, delta):
         mu = gdp_mu(self.epsilon, delta) / K**0.5
-        return Update("mine: update", clip=self.clip, z=update_z(mu))
+        return Update.costing(mu, "mine: update", clip=self.clip)
 
     dx = method.rule(me.id, me.size, K, delta).send(me, y - x)  # in the task
 
@@ -38,6 +38,7 @@ from tacit.core import (
     Cohort,
     Law,
     Ledger,
+    Nothing,
     Params,
     Pure,
     Relation,
@@ -99,6 +100,16 @@ class Together:
 
     def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
         return [line for rule in self.rules for line in rule.lines(owner, n, times)]
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A task after which nothing leaves the client. The ledger says so."""
+
+    task: str
+
+    def lines(self, owner: ClientId, n: int, times: int) -> list[Release]:
+        return over(mechanisms.line_of(self.task, Nothing()), owner, times)
 
 
 @dataclass(frozen=True)
@@ -170,12 +181,17 @@ class Noised:
 class Update:
     """A client's whole update, clipped to ``clip``, with noise ``z * clip``: protects the client.
 
-    Two updates are up to ``2 * clip`` apart: with ``z = update_z(mu)`` a round is mu-GDP.
+    Two updates are up to ``2 * clip`` apart; :meth:`costing` takes that into account.
     """
 
     what: str
     clip: float  # clipping norm
     z: float  # noise multiplier
+
+    @classmethod
+    def costing(cls, mu: float, what: str, clip: float) -> Update:
+        """Return the rule by which a round is mu-GDP."""
+        return cls(what, clip, mechanisms.update_z(mu))
 
     def send(self, me: Client, x: Params) -> Params:
         return mechanisms.gaussian_update(me, self.what, x, clip=self.clip, z=self.z)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from tacit.core import BadInput, Client, ClientId, Params, Release
 from tacit.core.registry import Registry
-from tacit.privacy.mechanisms import update_z
 from tacit.privacy.rules import Rule, Update
 
 UpdateRule = Rule[Params, Params]
@@ -25,7 +24,7 @@ MECHANISMS: Registry[Mechanism] = Registry("mechanism", group="tacit.mechanisms"
 @MECHANISMS.register("flat")
 def flat(what: str, clip: float, mu: float) -> Update:
     """Clip the update as one vector."""
-    return Update(what, clip, update_z(mu))
+    return Update.costing(mu, what, clip)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class ByLayer:
 @MECHANISMS.register("layers")
 def layers(what: str, clip: float, mu: float) -> ByLayer:
     """Clip every layer to its share of the clipping norm."""
-    return ByLayer(Update(what, clip, update_z(mu)))
+    return ByLayer(Update.costing(mu, what, clip))
 
 
 def check_mechanism(word: str) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Client, Params, Predictor, params_of
+from tacit.local import sgd
 from tacit.privacy.mechanisms import clip_rows
 from tacit.synthesis.features import as_they_are, choose, encoder
 from tacit.synthesis.moments import Gaussians, Terms, plain, pooled
@@ -77,6 +78,11 @@ def predictor(me: Client, x: Params) -> Predictor:
     shape, data = tuple(me.test.source.x.shape[1:]), me.test
     scaling = Scaling(tuple(data.mean), tuple(data.std), data.features)
     return OfFeatures(x, "auto", shape, scaling)
+
+
+def classes_of(me: Client, x: Params) -> Tensor:
+    """Return the classes that a classifier takes a client's examples for."""
+    return sgd.scores(predictor(me, x), me.data).argmax(1)
 
 
 def quadratic(g: Gaussians) -> Params:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, Call, Cohort, Everyone, Law, Released, Sample, TooFewReplies
+from tacit.core import BadInput, Call, Cohort, Law, Released, Sample, TooFewReplies
 from tacit.data.examples import Examples, union
 
 AT_ONCE = 8  # clients asked for samples at a time: all that a kill can cost
@@ -27,14 +27,12 @@ class Share:
     y: Released[Tensor]
 
 
-def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> dict[str, Examples]:
-    """Ask the next few clients for their samples."""
-    replies = cohort.ask(
-        call, Sample(tuple(cohort.everyone[asked : asked + AT_ONCE]), 0, Everyone())
-    )
-    return {
-        i: Examples(r.x.value, r.y.value) for i, r in zip(replies.clients, replies, strict=True)
-    }
+def next_shares(cohort: Cohort, call: Call[Share], asked: int) -> tuple[dict[str, Examples], int]:
+    """Ask the next few clients for their samples; return these and how many are asked by then."""
+    up_to = asked + AT_ONCE
+    replies = cohort.ask(call, Sample.of(cohort.everyone[asked:up_to]))
+    got = zip(replies.clients, replies, strict=True)
+    return {i: Examples(r.x.value, r.y.value) for i, r in got}, up_to
 
 
 def dealt(

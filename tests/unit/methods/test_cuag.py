@@ -27,9 +27,10 @@ from tacit.core import (
 )
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
-from tacit.methods import CUAG, PFLDyn, cuag
+from tacit.methods import CUAG, PFLDyn
 from tacit.methods.cuag_claims import sigma as cuag_sigma
 from tacit.methods.cuag_rules import Turn
+from tacit.methods.pfldyn import Update
 from tacit.privacy import gdp_epsilon, mechanisms
 from tacit.privacy.accounting import bill_epsilon
 from tacit.privacy.layers import LayerBounds
@@ -198,7 +199,7 @@ def test_a_run_costs_what_was_asked_for_and_predicted(sandbox, name):
     got = spent(method, engine.ledger)
     assert 0.97 * target <= got <= target * (1 + 1e-9)
     sizes = engine.world.federation.sizes()
-    times = {i: sum(i in engine.sample(cuag.some(4), t).ids for t in range(3)) for i in sizes}
+    times = {i: sum(i in method.participants(engine, t).ids for t in range(3)) for i in sizes}
     assert spent(method, Ledger(method.releases(sizes, times, DELTA))) == pytest.approx(got)
     assert math.isfinite(s.x.norm())
     if method.observer == "clients":
@@ -378,7 +379,7 @@ def test_bounds_follow_the_medians_of_the_layers_by_hand(monkeypatch):
     server, bounds = Server(["0", "1", "2"], 0), LayerBounds.of(s.c, X)
     # norms 2.45 and 4.9; 3.46
     sent = [bounds.with_bits(Params(a=f * X["a"], b=X["b"])) for f in (1.0, 1.0, 2.0)]
-    answers = {str(i): cuag.Update(u) for i, u in enumerate(sent)}
+    answers = {str(i): Update(u) for i, u in enumerate(sent)}
     replies = Replies("cuag.train@0", server.sample(Everyone(), 0), answers, {})
     d, c = method.rule("0", 0, 1, DELTA, Turn(c=s.c)).mean(server, replies, s.x)
     assert c == pytest.approx({"a": 3 * math.exp(-0.2 / 6), "b": math.exp(0.1)})

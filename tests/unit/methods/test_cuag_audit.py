@@ -24,6 +24,7 @@ from tacit.local import prototypes
 from tacit.local.prototypes import Episodes, Private
 from tacit.methods import CUAG, cuag
 from tacit.methods.cuag_rules import Turn
+from tacit.methods.pfldyn import Update
 from tacit.models import build
 from tacit.privacy import gdp_epsilon, mechanisms
 from tacit.privacy.audit import judge, projection, repeated, spread
@@ -44,7 +45,7 @@ X = Params(a=torch.ones(6), b=torch.ones(12)).as_released()
 def release(method, present, run, round, rounds, monkeypatch, ledger=None):
     """Return what a client's real task sends in one round, as one array."""
     dx = (1000.0 if present else -1000.0) * X
-    monkeypatch.setattr(cuag, "debiased", lambda *a: dx)
+    monkeypatch.setattr(cuag.pfldyn, "debiased", lambda *a: dx)
     me = a_client(round, seed=[run, present, round], spent=ledger)
     call = {
         "rates": method.compressor.rates(X),
@@ -102,7 +103,7 @@ def test_paper_mode_fails_in_one_round(monkeypatch):
     small = {present: (10.0 if present else 1.0) * torch.ones(60) for present in (True, False)}
 
     def mechanism(present, run, round):
-        monkeypatch.setattr(cuag, "debiased", lambda *a: Params(w=small[present]))
+        monkeypatch.setattr(cuag.pfldyn, "debiased", lambda *a: Params(w=small[present]))
         me = a_client(seed=[run, present])
         sent = cuag.train.fn(
             me, x=x, rates=rates, c={}, method=method, turns={"0": [1, 1]}, lam=0.1, delta=DELTA
@@ -234,7 +235,7 @@ def test_the_noisy_sum_holds_over_many_rounds(monkeypatch, adaptive):
     def mechanism(present, run, round, server=None):
         server = server or Server(["0", "1", "2"], [run, present, round])
         points = {"0": away, "1": away} | ({"2": answer} if present else {})
-        sent = {i: cuag.Update(p) for i, p in points.items()}
+        sent = {i: Update(p) for i, p in points.items()}
         replies = Replies(f"cuag.train@{round}", server.sample(Everyone(), round), sent, {})
         return flat(*rule.mean(server, replies, s.x))
 

@@ -16,7 +16,7 @@ from tacit.data.examples import Examples
 from tacit.engines.client_host import POOL
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
-from tacit.methods.dafl import DAFL, in_front_of
+from tacit.methods.dafl import DAFL
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
 from tacit.synthesis.augment import Augment
@@ -109,7 +109,7 @@ def test_a_dp_sgd_main_phase_adds_its_cost(sandbox):
 
 
 def test_the_pool_stays_beside_what_a_method_keeps(sandbox):
-    method = in_front_of(Scaffold(rounds=3), Augment(gamma=1.0, main="open"))
+    method = DAFL.in_front_of(Scaffold(rounds=3), Augment(gamma=1.0, main="open"))
     engine = sandbox.serial(method)
     drive(method, engine, method.init(sandbox.x0))
     kept = engine.world.store("2").kept(engine.accepted["2"])
@@ -141,7 +141,7 @@ def test_the_budget_stops_before_the_pool(sandbox):
 
 
 def test_settings_of_the_main_method_survive():
-    inner = in_front_of(Scaffold(rounds=7, per_round=3), Augment(main="open")).method
+    inner = DAFL.in_front_of(Scaffold(rounds=7, per_round=3), Augment(main="open")).method
     assert inner == Scaffold(rounds=7, per_round=3)
 
 

@@ -104,12 +104,12 @@ def test_turns_differ_by_at_most_one_and_are_drawn_by_lot(tmp_path):
     method = KDDPFL(rounds=50, per_round=4)
     engine = Sandbox(tmp_path).serial(method)
     sizes = {f"{i:02}": 2500 if i < 4 else 1000 for i in range(30)}
-    plan = method.plan(engine, sizes)
+    plan = method.phase_2.plan(engine, method.pool(sizes))
     assert all(len(set(chosen)) == 3 and min(chosen) >= "04" for chosen in plan)
     taken = Counter(i for chosen in plan for i in chosen)
     assert max(taken.values()) - min(taken.values()) <= 1
     assert len({tuple(chosen) for chosen in plan}) > 40
-    assert plan == method.plan(engine, sizes)  # the same after a restart
+    assert plan == method.phase_2.plan(engine, method.pool(sizes))  # the same after a restart
 
 
 def test_the_predicted_cost_is_what_is_spent():
@@ -130,7 +130,8 @@ def test_the_predicted_cost_is_what_is_spent():
 def test_large_clients_join_phase_2_only_where_they_are_asked_to():
     sizes = {"a": 2500, "b": 2500, "c": 1000, "d": 1000, "e": 1000}
     for mode in ("certified", "paper"):
-        alone, joined = (KDDPFL(mode=mode, large_join=join).turns(sizes) for join in (False, True))
+        both = [KDDPFL(mode=mode, large_join=join) for join in (False, True)]
+        alone, joined = (method.phase_2.turns(method.pool(sizes)) for method in both)
         assert list(alone.pool) == ["c", "d", "e"]
         assert sorted(joined.pool) == ["a", "b", "c", "d", "e"]
 
@@ -149,7 +150,7 @@ def test_a_round_of_the_paper(tmp_path):
     sandbox = Sandbox(tmp_path / "b")
     world = sandbox.world(PAPER, tmp_path / "b" / "w")
     other = sandbox.serial(PAPER, folder=tmp_path / "b" / "w")
-    chosen = PAPER.plan(other, first.sizes)[0]
+    chosen = PAPER.phase_2.plan(other, PAPER.pool(first.sizes))[0]
     assert len(chosen) == 2
     eps_pub = 6.0 / 3 / (1 + 2 * 0.5)
     x = first.x

@@ -14,7 +14,7 @@ from tacit.experiment.config import Experiment, experiment_from, to_toml
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import spec
-from tacit.methods.dafl import DAFL, in_front_of
+from tacit.methods.dafl import DAFL
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedmix import FedMix
 from tacit.methods.fedprox import FedProx
@@ -32,7 +32,7 @@ MIXED = DAFL(method=FedMix(lam=0.3, M=4), rounds=7, sgd=SGD(lr=0.1))
     [
         MIXED,
         DAFL(method=LDPFL(mode="update", epsilons=(1.0, 2.0))),  # quotes and commas inside
-        in_front_of(FedProx(mu=0.5, rounds=3, sgd=SGD(batch=8)), Augment(main="open")),
+        DAFL.in_front_of(FedProx(mu=0.5, rounds=3, sgd=SGD(batch=8)), Augment(main="open")),
     ],
     ids=["two settings", "a word and a list", "augmented"],
 )

@@ -9,7 +9,6 @@ import math
 import pytest
 
 from tacit import privacy
-from tacit.core import most_rounds, some
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.methods import CUAG, LDPFL, UDP, NbAFL, PriFedSync
@@ -56,6 +55,6 @@ def test_a_fixed_sigma_keeps_its_meaning_and_costs_what_it_does(sandbox):
     """Noise sigma C on updates up to 2C apart: 2/sigma-GDP for each of a client's rounds."""
     method = PriFedSync(rounds=3, per_round=4, sigma=2.0, local=QUICK)
     engine = spent(method, sandbox)
-    K = most_rounds(engine, some(4), 3)
+    K = method.most_rounds(engine)
     got = figures(engine.ledger)
     assert got == {key: pytest.approx(privacy.gdp_epsilon(math.sqrt(K), DELTA)) for key in got}

@@ -1,58 +1,18 @@
-"""The two phases of KD-DPFL: how the public set gets its labels, and the rounds that follow."""
+"""Phase 2 of KD-DPFL: the rounds with the special client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from tacit.core import ClientId, Cohort, Everyone, Params, Sample, check
+from tacit.core import Claim, ClientId, Cohort, Params, Release, Sizes, check
 from tacit.data.examples import Examples
 from tacit.local.sgd import SGD
-from tacit.local.teachers import SOLVED, Voting
 from tacit.methods import kd_dpfl_claims as paper
 from tacit.methods.fedavg import train
-from tacit.methods.moments import Moments
-from tacit.methods.pate import winners
 from tacit.privacy.mechanisms import public_noise
-from tacit.privacy.rules import AsPublished, NoisyCounts, NoisyWinners
+from tacit.privacy.rules import AsPublished
 from tacit.privacy.schedule import Turns
-from tacit.synthesis.moments import Terms
-
-
-@dataclass(frozen=True)
-class Labelling:
-    """Phase 1 (algorithm 1): large clients label the public images, by moments or by votes."""
-
-    how: str  # moments, sub-teachers or vote
-    epsilon: float  # eps_1, what it costs a large client
-    voting: Voting
-
-    @property
-    def moments(self) -> Moments:
-        """What large clients release; as there are few of them, more of it goes to the means."""
-        head = "lda" if self.epsilon < 2 else "auto"
-        return Moments(self.epsilon, head=head, share=0.5)  # type: ignore[arg-type]
-
-    def rule(self, delta: float) -> Terms | NoisyCounts | NoisyWinners:
-        """Return the rule of what a large client releases, once."""
-        return self.moments.terms(delta) if self.how == "moments" else self.voting.rule(delta)
-
-    def labels(
-        self, cohort: Cohort, x: Params, large: Sequence[ClientId], images: Tensor
-    ) -> Tensor:
-        """Ask the large clients; return the pseudo-labels of the images.
-
-        Args:
-            cohort: whom to ask
-            x: where teachers start from
-            large: who teaches
-            images: the public ones
-        """
-        if self.how == "moments":
-            return self.moments.labels(cohort, Sample(tuple(large), 0, Everyone()), images)
-        return winners(self.voting, cohort, x, large, images)
 
 
 @dataclass(frozen=True)
@@ -77,16 +37,30 @@ class Rounds:
         check.number("ratio", self.ratio, above=0)
         check.number("K_max", self.K_max, at_least=0, whole=True)
         check.clip("clip", self.clip)
-        self.sgd.refuse_clip(SOLVED)
 
     def turns(self, pool: Sequence[ClientId]) -> Turns:
         """Any N - 1 of the pool in the paper; else of those drawn least, at most K_max times."""
         N = self.per_round or len(pool) + 1
         return Turns(pool, N - 1, self.rounds, fair=not self.paper, most=self.K_max)
 
+    def plan(self, cohort: Cohort, pool: Sequence[ClientId]) -> list[list[ClientId]]:
+        """Return who of the pool takes part in each round."""
+        lots = [cohort.rng("kd_dpfl", t) for t in range(self.rounds)]
+        return self.turns(pool).drawn([rng.permutation(len(pool)) for rng in lots])
+
+    def releases(self, pool: Sequence[ClientId], sizes: Sizes, delta: float) -> list[Release]:
+        """Return what the pool releases, each client as often as can be."""
+        K = 1 if self.paper else self.turns(pool).at_most()
+        rules = {i: self.rule(sizes[i], K, delta, 1.0) for i in pool if K}
+        return [line for i, rule in rules.items() for line in rule.lines(i, sizes[i], K)]
+
     def costs(self, N: int) -> tuple[float, float, float]:
         """Return the paper's eps_pub, eps_pri, and what it counts for a round of N."""
         return paper.round_costs(self.epsilon / self.rounds, N, self.ratio, self.eps_pub)
+
+    def claims(self, eps_1: float) -> list[Claim]:
+        """Return what the paper claims, given the epsilon of phase 1, and what is wrong."""
+        return paper.published(max(eps_1, self.epsilon))
 
     def rule(self, n: int, K: int, delta: float, eps_pri: float) -> SGD | AsPublished:
         """Return how a general client sends.
