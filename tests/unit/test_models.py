@@ -48,6 +48,23 @@ def test_every_parameter_is_trained(name):
     assert all(g is not None for g in torch.autograd.grad(loss, list(model.parameters())))
 
 
+@pytest.mark.parametrize("name", ["dafl-cnn", "ldp-cnn-pool", "cuag-cnn"])
+def test_pooling_first_changes_no_bit(name):
+    pooled_first = build(name, (3, 16, 16), 10, 0)
+    layers = list(pooled_first)
+    for at in [k for k, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
+        assert isinstance(layers[at + 1], nn.ReLU)
+        layers[at : at + 2] = reversed(layers[at : at + 2])
+    x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    x[0] = 0.0  # all numbers of a window alike
+    found = []
+    for model in (pooled_first, nn.Sequential(*layers)):
+        out = model(x)
+        found.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_cuag_cnn_has_the_papers_size():
     size = params_of(build("cuag-cnn", (3, 32, 32), 10, 0)).size()
     by_hand = (
