@@ -20,14 +20,14 @@ from tacit.cli.main import COMMANDS, main
 
 
 class Forked:
-    """`tacit` with these arguments; what it says goes to the end of a file."""
+    """`tacit` with these arguments; what it says goes to the end of a file, or of two."""
 
-    def __init__(self, args, log, cwd=".", importing=None):
+    def __init__(self, args, log, cwd=".", importing=None, errors=None):
         self.log = Path(log)
         self.code = None
         self.pid = os.fork()
         if self.pid == 0:
-            _become(args, self.log, cwd, importing)
+            _become(args, (self.log, errors or self.log), cwd, importing)
 
     def poll(self):
         """Return the exit code, or None while it runs."""
@@ -49,7 +49,7 @@ class Forked:
         return self.wait(30)
 
 
-def _become(args, log, cwd, importing):
+def _become(args, logs, cwd, importing):
     """Run a command in this process, which ends with it; or import something in its place."""
     code = 1
     try:
@@ -59,9 +59,9 @@ def _become(args, log, cwd, importing):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for number in (1, 2):
-            os.dup2(out, number)
+        files = [os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for log in logs]
+        for number, file in zip((1, 2), files, strict=True):
+            os.dup2(file, number)
         sys.stdin = open(os.devnull)  # noqa: SIM115  # they last as long as this process
         lines = {"mode": "w", "buffering": 1, "closefd": False}
         sys.stdout, sys.stderr = (open(n, **lines) for n in (1, 2))  # noqa: SIM115

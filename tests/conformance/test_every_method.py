@@ -4,6 +4,7 @@ import itertools
 import math
 import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sandbox import Sandbox
+from sandbox import Sandbox, small
 
 from tacit import privacy
 from tacit.codec import same
@@ -24,6 +25,7 @@ from tacit.engines.store import read_ledger
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
+from tacit.methods import METHODS
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.scaffold import Scaffold
 from tacit.methods.spec import name_of
@@ -34,10 +36,23 @@ from tacit.testing.checks import asked_of, faulty, run_to_end
 from tacit.testing.claims import claims_hold
 from tacit.testing.settings import settings_survive
 
-# each example is two whole runs
-quick = settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+
+def runs(examples):
+    """Return settings for tests whose examples are two whole runs each."""
+    fixtures = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples, deadline=None, suppress_health_check=fixtures)
+
+
+@cache
+def undisturbed(name):
+    """Return who is asked in which round if all goes well, and the ledger then: one run for all."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asked_of(small(name), Sandbox(Path(folder) / "sandbox"))
+
+
+@pytest.fixture
+def asked(method):
+    return undisturbed(name_of(method))[0]
 
 
 def test_nothing_survives_outside_the_state(method, sandbox):
@@ -46,11 +61,9 @@ def test_nothing_survives_outside_the_state(method, sandbox):
 
 def test_engines_agree_bit_for_bit(method, sandbox):
     assert checks.engines_agree(sandbox, method) == []
-    engine = sandbox.serial(method)
-    run_to_end(method, engine, sandbox)
-    assert engine.bytes_up > 0
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_number_of_workers_or_the_global_generator(method, sandbox):
     """The engines with one worker and with three see other generators and another clock."""
     assert checks.engines_agree(sandbox, method, counts=(1, 3)) == []
@@ -77,9 +90,14 @@ def test_what_is_promised_is_kept(method, sandbox):
     assert claims_hold(sandbox, method) == []
 
 
-def test_resume_after_any_round_is_invisible(method, sandbox):
+EVERY_CUT = [*itertools.product(range(4), (False, True))]
+ANYWHERE = pytest.param(EVERY_CUT, id="anywhere", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("cuts", [pytest.param([(1, True)], id="once"), ANYWHERE])
+def test_resume_after_any_round_is_invisible(method, sandbox, cuts):
     whole = checks.undisturbed(sandbox, method)
-    for cut, server_dies in itertools.product(range(4), (False, True)):
+    for cut, server_dies in cuts:
         assert checks.resume_is_invisible(sandbox, method, whole, cut, server_dies) == []
 
 
@@ -129,23 +147,26 @@ schedules = st.dictionaries(
 )
 
 
-@pytest.fixture
-def asked(method, sandbox):
-    """Who is asked for something in which round, if all goes well."""
-    return list(dict.fromkeys(asked_of(method, sandbox)[0]))
-
-
 @given(data=st.data())
-@quick
+@runs(1)
 def test_a_lost_reply_is_as_if_the_client_had_never_worked(method, sandbox, asked, data):
     """Every example loses a reply that was asked for, and perhaps others."""
-    lost = data.draw(st.sampled_from(asked))
+    lost = data.draw(st.sampled_from([*dict.fromkeys(asked)]))
+    table = data.draw(schedules) | {lost: "lost"}
+    assert checks.lost_is_never_done(sandbox, method, table) == []
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@runs(20)
+def test_many_lost_replies(method, sandbox, asked, data):
+    lost = data.draw(st.sampled_from([*dict.fromkeys(asked)]))
     table = data.draw(schedules) | {lost: "lost"}
     assert checks.lost_is_never_done(sandbox, method, table) == []
 
 
 @given(table=schedules)
-@quick
+@runs(4)
 def test_engines_agree_under_faults(sandbox, table):
     method = Scaffold(rounds=4, per_round=4)
     a, b = (
@@ -157,10 +178,16 @@ def test_engines_agree_under_faults(sandbox, table):
     assert a[1].ledger == b[1].ledger
 
 
-def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(method, sandbox):
+# without memory, with a client's and in phases
+DYING = ["fedavg", "scaffold", "kd_dpfl"]
+NAMES = [pytest.param(n, marks=() if n in DYING else pytest.mark.slow) for n in METHODS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worker_process_that_dies_costs_one_reply_and_is_replaced(name, sandbox):
+    method, asked = small(name), undisturbed(name)[0]
     if method.pooled:
         pytest.skip("one client: nobody is left when it dies")
-    asked, _ = asked_of(method, sandbox)
     victim, t = next((i, t) for i, t in asked if t == min(1, asked[-1][1]))
     a, _ = faulty(sandbox.serial, method, sandbox, {(victim, t): "crash"})
     b, engine = faulty(sandbox.workers, method, sandbox, {(victim, t): "die"})
@@ -179,7 +206,7 @@ def variate_gap(s, engine, sandbox):
 
 
 @given(table=schedules)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_scaffold_server_variate_is_the_mean_of_client_variates(table):
     with tempfile.TemporaryDirectory() as folder:
         sandbox = Sandbox(Path(folder) / "sandbox")
@@ -214,27 +241,24 @@ PRIVATE = {
 ONCE = {"dafl"}  # later rounds look at nothing but what was released in the first
 
 
-def test_silence_is_infinite(method, sandbox):
+def test_silence_is_infinite(method):
     """No method gets a finite epsilon for having said nothing.
 
     One that sends nothing says so in its ledger.
     """
-    engine = sandbox.serial(method)
-    run_to_end(method, engine, sandbox)
-    assert len(engine.ledger) > 0
+    ledger = undisturbed(name_of(method))[1]
+    assert len(ledger) > 0
     unit, observer = getattr(method, "protects", ("example", "server"))
-    got = privacy.epsilon(engine.ledger, unit=unit, observer=observer, delta=1e-5)
+    got = privacy.epsilon(ledger, unit=unit, observer=observer, delta=1e-5)
     if name_of(method) in PRIVATE:
         assert 0 < got < math.inf
         unprotected = ("client", "server") if (unit, observer) != ("client", "server") else None
         if unprotected:
-            assert (
-                privacy.epsilon(engine.ledger, unit="client", observer="server", delta=1e-5)
-                == math.inf
-            )
+            everything = privacy.epsilon(ledger, unit="client", observer="server", delta=1e-5)
+            assert everything == math.inf
     else:
         assert got == (0.0 if name_of(method) == "local" else math.inf)
-        assert all(isinstance(line.event, Nothing | NonPrivate) for line in engine.ledger)
+        assert all(isinstance(line.event, Nothing | NonPrivate) for line in ledger)
 
 
 @pytest.mark.parametrize("unit", privacy.UNITS)
@@ -243,8 +267,8 @@ def test_an_empty_ledger_is_infinite(unit, observer):
     assert privacy.epsilon(Ledger(), unit=unit, observer=observer, delta=1e-5) == math.inf
 
 
-def test_every_participation_has_a_line_with_its_owner(method, sandbox):
-    asked, ledger = asked_of(method, sandbox)
+def test_every_participation_has_a_line_with_its_owner(method):
+    asked, ledger = undisturbed(name_of(method))
     lines = {(line.owner, t) for line in ledger for a, b in line.rounds for t in range(a, b + 1)}
     assert len(asked) >= 3
     assert {(i, t) for i, t in asked if t == 0 or name_of(method) not in ONCE} <= lines

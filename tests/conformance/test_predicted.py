@@ -119,7 +119,7 @@ AFTER_A_POOL = [name for name in METHODS if name not in (*ALONE, "dp_scaffold")]
 WORDS = {"ldp_fl": "ldp_fl:mode=update", "cuag": "cuag:unit=client"}
 
 
-@pytest.mark.parametrize("main", ["synthetic", "open"])
+@pytest.mark.parametrize("main", ["synthetic", pytest.param("open", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", AFTER_A_POOL)
 def test_a_pool_and_a_main_phase_cost_what_is_predicted(name, main, sandbox):
     method = method_from_spec(WORDS.get(name, name))

@@ -305,8 +305,14 @@ def test_interrupted_elsewhere(
     assert capsys.readouterr().err == f"\ntacit: interrupted{how}\n"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["--help", "methods", "compare --help"])
+HEAD = [("--help", ""), ("methods", "1")]
+HEADS = [(c, u) for c in ("--help", "methods", "compare --help") for u in ("", "1")]
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [pytest.param(*h, marks=() if h in HEAD else pytest.mark.slow) for h in HEADS],
+)
 def test_nobody_reads_the_output(
     command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

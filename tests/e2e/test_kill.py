@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from tacit.cli.main import call
 from tacit.experiment.rundir import RunDir
@@ -31,23 +31,17 @@ RUN = [
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def started(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
     """Start `tacit` as a process of its own; whatever happens, it does not outlive the test."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Forked] = []
 
-    def start(*args: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "from tacit.cli.main import main; main()", *args]
-        processes.append(
-            subprocess.Popen(
-                command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        )
+    def start(*args: str) -> Forked:
+        processes.append(Forked(args, tmp_path / "log", tmp_path))
         return processes[-1]
 
     yield start
     for process in processes:
         process.kill()
-        process.wait()
 
 
 def wait_for(condition: Callable[[], object], seconds: float) -> bool:
@@ -77,7 +71,7 @@ def finished_rounds(folder: Path) -> int:
 
 def test_killed_run_ends_as_an_undisturbed_one(
     tmp_path: Path,
-    started: Callable[..., subprocess.Popen[bytes]],
+    started: Callable[..., Forked],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,8 +92,7 @@ def test_killed_run_ends_as_an_undisturbed_one(
     seen = finished_rounds(killed)
     assert wait_for(lambda: finished_rounds(killed) > seen, 30)
     time.sleep(0.03)  # into the next round
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    assert process.kill() == -signal.SIGKILL
     assert finished_rounds(killed) < ROUNDS
     assert wait_for(lambda: not any(map(alive, workers)), 10), "workers outlive the run"
 

@@ -1,9 +1,7 @@
 """A method in a file of its own, alone in a folder: run, compared, killed, resumed, refused."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 import tacit
 from tacit.cli.main import call
@@ -55,22 +54,22 @@ def test_a_setting_with_the_name_of_an_option_is_refused_in_one_line(own, capsys
     said = capsys.readouterr().err
     assert f"its setting {name!r} has the name of an option" in said
     assert said.count("\n") == 1
+
+
+def test_check_method_finds_a_setting_with_the_name_of_an_option(own):
+    (own / "mine.py").write_text(EXAMPLE.read_text().replace("server_lr", "seed"))
     said = findings(f"{own}/mine.py:FedAdam")
-    assert any(f"its setting {name!r} has the name of an option" in line for line in said)
-
-
-def start(*args, cwd, **kwargs):
-    command = [sys.executable, "-c", "from tacit.cli.main import main; main()", *args]
-    return subprocess.Popen(command, cwd=cwd, **kwargs)
+    assert any("its setting 'seed' has the name of an option" in line for line in said)
 
 
 def finished(*args, cwd):
     """Run `tacit` as a process of its own and return what it printed."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = start(*args, cwd=cwd, **pipes)
-    out, err = process.communicate(timeout=250)
-    assert process.returncode == 0, err
-    return out
+    log = cwd / "log"
+    log.unlink(missing_ok=True)
+    assert Forked(args, log, cwd, errors=cwd / "errors").wait(250) == 0, (
+        cwd / "errors"
+    ).read_text()
+    return log.read_text()
 
 
 def model(folder):
@@ -111,16 +110,13 @@ def rounds_done(folder):
 @pytest.mark.skipif(sys.platform != "linux", reason="kills processes")
 def test_a_killed_run_goes_on_from_another_folder_to_the_same_bits(alone, tmp_path):
     args = ["run", "mine.py:FedAdam", "--rounds", str(ROUNDS), "--sgd.epochs", "3", *SMALL]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = start(*args, "--out", "killed", cwd=alone, **quiet)
+    process = Forked([*args, "--out", "killed"], alone / "log", alone)
     try:
         end = time.monotonic() + 120
         while rounds_done(alone / "killed") < 2 and time.monotonic() < end:
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()
-        process.wait()
     assert 2 <= rounds_done(alone / "killed") < ROUNDS
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -137,7 +133,7 @@ def test_spawned_workers_find_it(own, sandbox, monkeypatch):
     method = method_class(f"{own}/own_spawned.py:FedAdam")(rounds=2, per_round=4)
     want = run_to_end(method, sandbox.serial(method), sandbox)
     monkeypatch.setattr("sys.platform", "elsewhere")
-    workers = sandbox.workers(method)
+    workers = sandbox.workers(method, count=1)  # a new interpreter takes seconds
     assert not workers.fork
     assert same(want, run_to_end(method, workers, sandbox))
 

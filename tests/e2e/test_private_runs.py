@@ -20,7 +20,7 @@ from tacit.experiment.start import resume
 from tacit.methods.spec import method_from_spec
 from tacit.privacy import show_epsilon
 
-QUICK = {"clients": 5, "workers": 2, "noise": "seeded"}
+QUICK = {"clients": 5, "workers": 0, "noise": "seeded"}
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,11 @@ QUICK = {"clients": 5, "workers": 2, "noise": "seeded"}
     ],
 )
 def test_what_is_predicted_is_what_is_spent(word, tmp_path):
-    setting = {k: v for k, v in QUICK.items() if k != "noise"} | {"noise": "seeded"}
-    run = tacit.run(word, out=tmp_path / "run", **setting)
+    run = tacit.run(word, out=tmp_path / "run", **QUICK)
     method = method_from_spec(word)
     unit, observer = method.protects
     told = privacy.epsilon(
-        predicted(Experiment(method, Setting(**setting))), unit=unit, observer=observer, delta=1e-5
+        predicted(Experiment(method, Setting(**QUICK))), unit=unit, observer=observer, delta=1e-5
     )
     assert run.spent == pytest.approx(told, rel=1e-6)
 
@@ -107,6 +106,8 @@ def test_a_budget_stops_before_the_round_that_would_pass_it(tmp_path, capsys):
         "3",
         "--clients",
         "5",
+        "--workers",
+        "0",
     ]
     assert call([*args, "--noise", "seeded", "--out", str(out)]) == 3
     said, errors = capsys.readouterr()
@@ -158,7 +159,7 @@ def test_a_resumed_run_has_the_epsilon_and_the_weights_of_an_undisturbed_one(tmp
 
 
 def test_noise_from_the_system_is_the_default_and_differs_every_time(tmp_path):
-    setting = {"clients": 5, "workers": 2}
+    setting = {"clients": 5, "workers": 2}  # forked, with the same memory
     a, b = (tacit.run("dp_scaffold:rounds=1", out=tmp_path / n, **setting) for n in "ab")
     models = [(r.folder / "model.safetensors").read_bytes() for r in (a, b)]
     assert models[0] != models[1]

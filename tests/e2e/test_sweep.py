@@ -5,13 +5,11 @@ Two processes share it and no point is done twice.
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from tacit.cli.main import call
 
@@ -34,9 +32,19 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def start(*args):
-    command = [sys.executable, "-c", "from tacit.cli.main import main; main()", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start():
+    """Start `tacit`; nothing outlives the test."""
+    processes = []
+
+    def start(*args):
+        name = f"process-{len(processes)}"
+        processes.append(Forked(args, f"{name}.out", errors=f"{name}.err"))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
 
 
 def metrics(folder):
@@ -73,13 +81,12 @@ def test_several_methods_on_a_grid(capsys):
     assert capsys.readouterr().out == said
 
 
-def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys):
+def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys, start):
     process = start(*SWEEP, "--out", "killed")
     wait_for(
         lambda: any(len(lines) >= 3 for name, lines in metrics("killed").items() if "0.05" in name)
     )
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
     before = metrics("killed")
     assert len(before["scaffold-sgd.lr=0.02-s0"]) == 6
     assert 3 <= len(before["scaffold-sgd.lr=0.05-s0"]) < 6
@@ -97,12 +104,15 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys):
     assert models("killed") == models("whole")
 
 
-def test_two_processes_share_a_sweep(capsys):
+def test_two_processes_share_a_sweep(start):
     first = start(*SWEEP, "--repeats", "2", "--out", "shared")
     wait_for(lambda: metrics("shared"))
     second = start("resume", "shared")
-    said = [process.communicate(timeout=120) for process in (first, second)]
-    assert [first.returncode, second.returncode] == [0, 0], said
+    codes = [process.wait(120) for process in (first, second)]
+    said = [
+        (Path(f"process-{n}.out").read_text(), Path(f"process-{n}.err").read_text()) for n in (0, 1)
+    ]
+    assert codes == [0, 0], said
     tables = [out.partition("\n\n")[2] for out, _ in said]
     assert tables[0] == tables[1]
     finished = [set(re.findall(r"^(\S+): round 6/6", err, re.MULTILINE)) for _, err in said]

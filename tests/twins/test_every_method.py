@@ -116,9 +116,21 @@ def as_method(word, settings):
     return replace(method_from_spec(word), **settings)
 
 
+# of each method its own kind of release; `make slow` tries every kind
+SHORT = [
+    "fedavg", "fedprox", "scaffold", "dp_scaffold", "fednova", "centralised", "local", "cl_fl",
+    "ldp_fl gradient", "ldp_fl update", "dp_fedavg", "dp_fedavg adaptive", "nbafl", "udp", "gfl",
+    "prifedsync", "cuag example", "cuag clients", "moments", "dafl dp-sgd", "pate", "pate vote",
+    "kd_dpfl", "dafl moments", "gfl gan",
+]  # fmt: skip
+
+
 def named(rows):
     """Return parameters whose names are the first entries."""
-    return [pytest.param(*row[1:], id=row[0].replace(" ", "-")) for row in rows]
+    marks = [() if name in SHORT else pytest.mark.slow for name, *_ in rows]
+    names = [name.replace(" ", "-") for name, *_ in rows]
+    each = zip(rows, names, marks, strict=True)
+    return [pytest.param(*row[1:], id=name, marks=mark) for row, name, mark in each]
 
 
 @pytest.fixture(autouse=True)
@@ -149,5 +161,7 @@ def test_one_picture_is_covered(word, settings, tmp_path):
 
 
 def test_no_method_is_left_out():
-    tested = {word.partition(":")[0] for _, word, *_ in VARIANTS}
-    assert tested | PROMISE_NOTHING == set(METHODS)
+    rows = [(name, word.partition(":")[0]) for name, word, *_ in [*VARIANTS, *PICTURES]]
+    assert {method for _, method in rows} | PROMISE_NOTHING == set(METHODS)
+    assert {m for name, m in rows if name in SHORT} | PROMISE_NOTHING == set(METHODS)
+    assert set(SHORT) <= {name for name, _ in rows}

@@ -88,7 +88,7 @@ def steps_line(lines):
     return next(line for line in lines if line.what.endswith("dp-sgd"))
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("epochs", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_dp_sgd_takes_the_samples_that_its_line_says(epochs, tmp_path):
     """Over many rounds, each with steps of its own."""
     method = FedAvg(rounds=660 // (2 * epochs), sgd=SGD(epochs=epochs, batch=2, clip=1.0, z=1.0))

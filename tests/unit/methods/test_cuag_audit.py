@@ -55,7 +55,7 @@ def release(method, present, run, round, rounds, monkeypatch, ledger=None):
     return cuag.train.fn(me, x=X, method=method, lam=0.1, delta=DELTA, **call).sent.dx
 
 
-@pytest.mark.parametrize("schedule", ["constant", "harmonic"])
+@pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.slow), "harmonic"])
 def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
     """Four rounds of the worst two clients there are.
 
@@ -139,6 +139,7 @@ def with_noise(monkeypatch, factor):
     )
 
 
+@pytest.mark.slow
 def test_the_example_level_holds_in_a_whole_round(monkeypatch):
     """Prototypes and DP-SGD together, scored along what the canary adds without noise.
 

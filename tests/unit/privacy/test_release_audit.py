@@ -312,6 +312,7 @@ def test_one_step_of_dp_sgd_on_everyone(holds):
     assert got.certified == pytest.approx(10.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_dp_sgd_on_poisson_samples(holds):
     """The size is public, so rate and number of steps are the same in both arms.
 
@@ -396,6 +397,7 @@ def test_noise_missing_from_one_tensor_is_found(monkeypatch):
     broken(scores, certificate(certified), runs=300)
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_clipped_are_found(monkeypatch):
     certified = Ledger()
     training_trial(dp_sgd(8), certified)(True, 0)
