@@ -10,7 +10,6 @@ from pathlib import Path
 import dp_accounting.pld  # noqa: F401  # what commands import when they need it: once, not each
 import jinja2  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
-import sklearn.metrics  # noqa: F401
 import torch
 
 import tacit.cli.runs

@@ -137,6 +137,17 @@ class Hospitals:
                 os.kill(pid, signal.SIGKILL)
 
 
+class ForkedHospitals(Hospitals):
+    """Hospitals whose programs are forked: they start at once."""
+
+    def start(self, command, log):
+        from forked import Forked  # imports what programs do, for all of them
+
+        assert tuple(command[: len(TACIT)]) == TACIT
+        self.processes.append(Forked(command[len(TACIT) :], self.folder / log, self.folder))
+        return self.processes[-1]
+
+
 def check_ledgers(at, out="run"):
     """Whatever a site has written down of a run, the coordinator has, too."""
     folder = at.folder / out

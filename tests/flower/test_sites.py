@@ -95,8 +95,8 @@ def test_sites_are_not_told_who_is_sampled(open_hospitals):
 
 
 @pytest.mark.timeout(120)
-def test_only_registered_sites_reach_only_the_fleet(hospitals):
-    at = hospitals
+def test_only_registered_sites_reach_only_the_fleet(forked_hospitals):
+    at = forked_hospitals
     server = at.serve(at.experiment("fedavg", 1), patience=60)
     wait_for(lambda: "listening" in at.log("run"), 30, "listening")
     # Somebody with a key that nobody has registered.

@@ -20,7 +20,7 @@ import pytest
 import torch
 from asking import CHARTER, a_site, ledger
 from forked import Forked
-from hospitals import NAMES, TACIT, Hospitals, check_ledgers, wait_for
+from hospitals import NAMES, TACIT, ForkedHospitals, check_ledgers, wait_for
 from liars import PRIVATE, run, venue
 from test_damage import spent, work
 
@@ -375,15 +375,6 @@ ROUNDS = 12
 ENDED = ("Flower's server ended while it was started", "Flower's server did not start")
 
 
-class Fork(Hospitals):
-    """Hospitals whose programs are forked."""
-
-    def start(self, command, log):
-        assert tuple(command[: len(TACIT)]) == TACIT
-        self.processes.append(Forked(command[len(TACIT) :], self.folder / log, self.folder))
-        return self.processes[-1]
-
-
 class Federation:
     """One run after the other, of which one program or another is killed."""
 
@@ -490,7 +481,7 @@ def read_whole(file):
 @pytest.mark.timeout(5000)
 @pytest.mark.parametrize("kinds", [("coordinator", "flower"), ("coordinator", "flower", "site")])
 def test_a_federation_that_is_killed_many_times(kinds, tmp_path):
-    at = Fork(tmp_path)
+    at = ForkedHospitals(tmp_path)
     try:
         federation, done = Federation(at, np.random.default_rng(7), kinds), 0
         while done < FEDERATION:

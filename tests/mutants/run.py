@@ -117,7 +117,7 @@ def tested(folder: Path, tests: Sequence[str]) -> int:
     os.chdir(ROOT)
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder / "src"))
-    os.environ.update(PYTHONPATH=str(folder / "src"), COLUMNS="200")
+    os.environ.update(PYTHONPATH=str(folder / "src"), COLUMNS="200", TACIT_EXAMPLES="all")
     quiet = ["-q", "-x", "-p", "no:cacheprovider", "--tb=line", "-rf"]
     code = pytest.main([*quiet, "--hypothesis-seed=0", "-m", "", *tests])
     sys.stdout.flush()

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from often import often
 from sandbox import Server, a_client
 from torch import nn
 
@@ -25,7 +26,7 @@ from tacit.synthesis.moments import Terms, release
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MANY = settings(max_examples=100, deadline=None)
+MANY = often(100)
 # of inputs and of gradients: 60 orders of magnitude and more, down to denormal numbers
 powers = st.integers(-44, 38)
 clips = st.integers(-10, 10).map(lambda e: 10.0**e)
@@ -307,7 +308,7 @@ def test_one_record_moves_moments_by_at_most_their_sensitivity(record, R, shared
 @given(
     record=st.lists(odd, min_size=4, max_size=4), radius=st.integers(-9, 9).map(lambda e: 10.0**e)
 )
-@settings(max_examples=30, deadline=None)
+@often(30)
 def test_one_record_moves_prototypes_by_at_most_their_sensitivity(record, radius):
     with pytest.MonkeyPatch.context() as patch:
         seen = captured(patch)

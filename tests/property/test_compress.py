@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 
 from tacit.compress import Compressor
 from tacit.compress.binary import measure, rebuild, rows_for
@@ -19,7 +20,7 @@ from tacit.core import Params
 sizes = st.integers(1, 300)
 tenths = st.integers(1, 10).map(lambda k: k / 10)
 rates = st.one_of(tenths, st.floats(0.01, 1.0))
-many = settings(max_examples=200, deadline=None)
+many = often(200)
 
 
 def numbers(n, seed=0):
@@ -108,7 +109,7 @@ def test_dynamic_rates_are_tenths_between_bounds(norms, a, b):
     st.sampled_from(["none", "binary:dynamic", "binary:0.3", "gaussian:0.4", "bernoulli:dynamic"]),
     st.booleans(),
 )
-@settings(max_examples=20, deadline=None)
+@often(20)
 def test_compression_is_linear_and_keeps_the_mark(word, released):
     c = Compressor.of(word)
     x, y = (

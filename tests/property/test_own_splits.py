@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
+from often import often
 from scipy.stats import chi2_contingency, chisquare
 
 from tacit.core import BadInput
@@ -16,7 +17,7 @@ from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation, federate
 from tacit.data.splits import SCHEMES, Split, clients_of, split
 
-quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+quick = often(20, suppress_health_check=list(HealthCheck))
 record = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3))  # many are alike
 records = st.lists(record, min_size=60, max_size=80)
 NAMES = ("ant", "bee", "cat", "dog")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 
 from tacit.core.errors import BadInput
 from tacit.data.splits import SCHEMES, Split, clients_of, split
 
-quick = settings(max_examples=80, deadline=None)
+quick = often(80)
 seeds = st.integers(0, 2**40)
 betas = st.sampled_from(["1e-300", "1e-6", "0.05", "0.5", "1", "10", "1e6", "1e300", "inf"])
 

@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 from torch import nn
 
 from tacit.privacy import perexample
@@ -14,7 +15,7 @@ from tacit.privacy.perexample import CannotClip, clipped_sum, micro_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-quick = settings(max_examples=30, deadline=None)
+quick = often(30)
 
 
 def per_example_loss(model, x, y):

@@ -7,8 +7,9 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 from torch import nn
 
 from tacit.privacy.perexample import clipped_sum
@@ -20,7 +21,7 @@ with warnings.catch_warnings():
 
 # its hooks warn, too
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
-quick = settings(max_examples=25, deadline=None)
+quick = often(25)
 CLIP = 0.5
 
 

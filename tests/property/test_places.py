@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
+from often import often
 from PIL import Image
 from torch.utils.data import TensorDataset
 
@@ -20,8 +21,8 @@ from tacit.data import from_torch
 from tacit.data.examples import Dataset, Examples
 from tacit.data.user_data import load_own
 
-few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-quick = settings(few, max_examples=40)
+few = often(15, suppress_health_check=list(HealthCheck))
+quick = often(40, suppress_health_check=list(HealthCheck))
 record = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2))  # many are alike
 records = st.lists(record, min_size=25, max_size=40)
 seeds = st.integers(0, 2**40)

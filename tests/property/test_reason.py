@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 
 from tacit.core import (
     FEDERATION,
@@ -117,7 +118,7 @@ some_lines = st.builds(
 
 
 @given(st.lists(some_lines, max_size=30), st.sampled_from(UNITS), st.sampled_from(OBSERVERS))
-@settings(max_examples=100, deadline=None)
+@often(100)
 def test_a_reason_is_one_line_of_at_most_300_characters(lines, unit, observer):
     # who pays most among others than Gaussians takes seconds to find, and is not asked here
     gaussians = [x for x in lines if not isinstance(x.event, Laplace | Pure)]
@@ -135,7 +136,7 @@ def test_a_line_that_gives_no_reason_is_named():
 
 
 @given(st.dictionaries(st.integers(0, 60).map(str), st.floats(0.3, 30), min_size=2))
-@settings(max_examples=50, deadline=None)
+@often(50)
 def test_the_range_holds_everybodys_noise_and_names_who_has_least(zs):
     said = reason(Ledger(line(i, Gaussian(z)) for i, z in zs.items()), delta=DELTA)
     if len(set(zs.values())) == 1:

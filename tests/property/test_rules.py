@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 from sandbox import Server, a_client
 
 import tacit
@@ -62,7 +63,7 @@ from tacit.synthesis.labels import histogram_rule, pls, pls_rule
 from tacit.synthesis.moments import Terms, release
 
 POINT = Params(w=torch.tensor([3.0, -4.0]), b=torch.tensor([12.0]))
-FEW = settings(max_examples=30)
+FEW = often(30)
 positive = st.floats(1e-3, 1e3)
 words = st.text("abc ", min_size=1, max_size=5)
 # the rounds that a client takes part in: some of twelve
@@ -138,7 +139,7 @@ def test_noise_that_differs_from_turn_to_turn_is_predicted_turn_by_turn(mu, clip
     epochs=st.integers(1, 3),
     when=rounds,
 )
-@settings(max_examples=25)
+@often(25)
 def test_dp_sgd_takes_the_steps_that_were_predicted(clip, z, size, batch, epochs, when):
     sgd = SGD(lr=1e-6, epochs=epochs, batch=batch, clip=clip, z=z)
     model = torch.nn.Linear(2, 2)
@@ -266,7 +267,7 @@ def test_a_sum_of_layers_is_paid_for_by_everybody_in_it_as_predicted(mu, T, adap
 
 
 @given(mu=st.floats(0.1, 10), steps=st.integers(1, 3), when=rounds)
-@settings(max_examples=5)
+@often(5)
 def test_prototypes_and_the_steps_under_them_are_what_was_predicted(mu, steps, when):
     rule = ExampleLevel(mu, 1.0, 2.0, Episodes(steps=steps, batch=20), 1e-5)
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))

@@ -3,8 +3,9 @@
 import math
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 
 from tacit.cli.method_cost import cost_table
 from tacit.core import (
@@ -57,7 +58,7 @@ def lines(draw):
 
 
 ledgers = st.builds(Ledger, st.lists(lines(), max_size=4))
-some = settings(max_examples=40, deadline=None)
+some = often(40)
 
 
 @given(ledgers)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,11 +45,14 @@ FLAGS_OF = {
 }
 
 
-def printed_help(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as end:
-        call([*command.split(), "--help"])
+@cache  # tests look at the same pages, which take long to make
+def printed_help(command: str) -> str:
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as end:
+            call([*command.split(), "--help"])
     assert end.value.code in (0, None)
-    return capsys.readouterr().out
+    return out.getvalue()
 
 
 def flags_in(text: str) -> Iterator[tuple[str, str]]:
@@ -63,11 +69,8 @@ def _words(line: str) -> str:
 
 
 @pytest.mark.parametrize("command", FLAGS_OF)
-def test_every_flag_says_what_it_is(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    found = list(flags_in(printed_help(command, capsys)))
+def test_every_flag_says_what_it_is(command: str) -> None:
+    found = list(flags_in(printed_help(command)))
     assert {flag for flag, _ in found} >= {"-h", *FLAGS_OF[command]}
     said = dict(found)
     empty = [flag for flag in said if len(said[flag].split()) < 2]
@@ -111,7 +114,7 @@ def test_help_of_a_method_ends_with_commands_that_work(
         raise BadInput("planned")
 
     monkeypatch.setattr(starting, "start", plan_only)
-    *_, cost, run = printed_help(f"run {name}", capsys).split("examples:")[1].strip().splitlines()
+    *_, cost, run = printed_help(f"run {name}").split("examples:")[1].strip().splitlines()
     assert cost.split()[:3] == ["tacit", "privacy", name]
     assert run.split()[:3] == ["tacit", "run", name]
     assert call(run.split()[1:]) == 2
@@ -120,28 +123,24 @@ def test_help_of_a_method_ends_with_commands_that_work(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_help_has_exactly_the_flags_of_the_command(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_has_exactly_the_flags_of_the_command(name: str) -> None:
     """Help is arranged in groups, by a class of its own: nothing gets lost, nothing is added."""
     method = METHODS[name]
     there = run_flags(Experiment(method()), TRACK, PRESETS, *_augment_flags(method, []))
-    said = [flag for flag, _ in flags_in(printed_help(f"run {name}", capsys))]
+    said = [flag for flag, _ in flags_in(printed_help(f"run {name}"))]
     assert sorted(said) == sorted(["-h", *all_flags(there)])
 
 
-def test_help_shows_the_defaults_of_an_experiment_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_help_shows_the_defaults_of_an_experiment_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('clients = 7\n[method]\nname = "fedprox"\nmu = 0.3\nsgd = { lr = 0.7 }\n')
-    text = " ".join(printed_help(f"run {file}", capsys).split())
+    text = " ".join(printed_help(f"run {file}").split())
     for flag, value in {"--clients INT": "7", "--mu FLOAT": "0.3", "--sgd.lr FLOAT": "0.7"}.items():
         assert re.search(rf"{flag} [^()]*\(default: {re.escape(value)}\)", text)
 
 
-def test_flags_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    boxes = re.split(r"(\w+) options", printed_help("run fedprox", capsys))
+def test_flags_stand_in_groups() -> None:
+    boxes = re.split(r"(\w+) options", printed_help("run fedprox"))
     found = {
         title: dict(flags_in(box)) for title, box in zip(boxes[1::2], boxes[2::2], strict=True)
     }
@@ -168,11 +167,9 @@ class Bare(tacit.Trains):
 """
 
 
-def test_flags_of_a_method_without_comments_have_their_names(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_flags_of_a_method_without_comments_have_their_names(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text(BARE)
-    said = dict(flags_in(printed_help(f"run {tmp_path / 'bare.py'}:Bare", capsys)))
+    said = dict(flags_in(printed_help(f"run {tmp_path / 'bare.py'}:Bare")))
     assert said["--bare"] == ""
     assert said["--told"] == "told in the type"
     assert said["--rounds"] == "communication rounds"

@@ -200,7 +200,9 @@ def test_a_cached_property_is_no_state(mine):
     ("prefix", "read", "write", "words"),
     [
         ("CACHE = {}", 'CACHE.get("m", d.zeros())', 'CACHE["m"] = m', "global `CACHE` of mine_"),
-        ("", 'vars(Mine).get("kept", d.zeros())', "Mine.kept = m", "class attribute `Mine.kept`"),
+        slowly(
+            "", 'vars(Mine).get("kept", d.zeros())', "Mine.kept = m", "class attribute `Mine.kept`"
+        ),
         slowly("", 'globals().get("M") or d.zeros()', 'globals()["M"] = m', "global `M` of mine_"),
     ],
 )

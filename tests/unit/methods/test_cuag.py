@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 from sandbox import Server, a_client
 
 from tacit import privacy
@@ -223,7 +224,7 @@ def test_every_client_spends_its_own_mu(sandbox):
 
 
 @given(st.integers(1, 60), st.floats(0.05, 5.0), st.sampled_from(["constant", "harmonic"]))
-@settings(max_examples=50, deadline=None)
+@often(50)
 def test_a_schedule_adds_up_to_mu(K, mu, schedule):
     parts = [mu_in_round(mu, k, K, schedule) for k in range(1, K + 1)]
     assert math.sqrt(sum(m**2 for m in parts)) == pytest.approx(mu)
@@ -247,7 +248,7 @@ layer = st.tuples(st.integers(1, 50), st.floats(1e-3, 100), st.floats(0, 1e4))
 
 
 @given(st.lists(layer, min_size=1, max_size=6))
-@settings(max_examples=100, deadline=None)
+@often(100)
 def test_clipped_layers_have_norm_one_together_and_come_back_within_their_bounds(found):
     v = Params(
         {str(i): torch.full((n,), x, dtype=torch.float64) for i, (n, _, x) in enumerate(found)}

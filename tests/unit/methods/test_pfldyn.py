@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 from sandbox import Sandbox
 
 from tacit.codec import same
@@ -81,7 +82,7 @@ faults = st.dictionaries(
 
 
 @given(table=faults)
-@settings(max_examples=15, deadline=None)
+@often(15)
 def test_the_servers_g_is_the_mean_of_the_clients_whatever_is_lost(table):
     with tempfile.TemporaryDirectory() as folder:
         sandbox = Sandbox(Path(folder) / "sandbox")

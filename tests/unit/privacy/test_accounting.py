@@ -13,6 +13,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from often import often
 from scipy import integrate, stats
 
 from tacit.core import (
@@ -51,7 +52,7 @@ DELTA = 1e-5
 # section 1: sigma 0.5, batch 256, 6000 examples; 50 epochs are 1172 steps
 DAFL = {"z": 0.5, "q": 256 / 6000}
 # each takes a second: no shrinking
-few = settings(max_examples=4, deadline=None, phases=[Phase.generate])
+few = often(4, phases=[Phase.generate])
 
 
 def bill(event, n=1, sampling=None, stated="zero-out"):
@@ -510,7 +511,7 @@ def test_the_budget_of_da_fl_ends_in_epoch_42():
 
 
 @given(target=st.floats(0.1, 20), steps=st.integers(1, 10**6))
-@settings(max_examples=30, deadline=None)
+@often(30)
 def test_noise_without_sampling_is_exact(target, steps):
     z = noise_for(target, steps, delta=DELTA)
     assert spend(z, steps, delta=DELTA) == pytest.approx(target, rel=1e-6)

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from often import often
 
 from tacit.core import (
     BudgetReached,
@@ -105,7 +106,7 @@ def test_noise_for_a_large_epsilon_is_as_tight_as_for_a_small_one(target):
     exponent=st.integers(-10, -1),
 )
 @example(mu=33.5, n=1, exponent=-6)  # an epsilon of 720: e^-720 is not a number any more
-@settings(max_examples=12, deadline=None)
+@often(12)
 def test_no_grid_is_below_the_exact_figure(mu, n, exponent):
     """A Poisson sample of everybody has to be on a grid, and has an exact figure."""
     paid = [((Gaussian(math.sqrt(n) / mu), Sampling("poisson", 1.0), "zero-out"), n)]
@@ -200,7 +201,7 @@ bills = st.dictionaries(parts(), st.integers(1, 500), min_size=1, max_size=3)
 
 
 @given(bill=bills, factor=st.sampled_from([0.5, 0.9, 0.9999, 1.0, 1.0001, 1.1, 3.0]))
-@settings(max_examples=5, deadline=None)
+@often(5)
 def test_a_budget_is_kept_exactly_as_the_certificate_says(bill, factor):
     charged = frozenset(bill.items())
     for relation in ("zero-out", "replace"):
@@ -215,7 +216,7 @@ def test_a_budget_is_kept_exactly_as_the_certificate_says(bill, factor):
     rounds=st.integers(1, 20),
     share=st.floats(0.5, 1.5),
 )
-@settings(max_examples=8, deadline=None)
+@often(8)
 def test_a_ledger_is_approved_if_and_only_if_its_epsilon_is_within_the_budget(
     z, steps, rounds, share
 ):

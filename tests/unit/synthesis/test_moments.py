@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import often
 
 from tacit import privacy
 from tacit.core import BadInput, Client, Gaussian, Ledger, Params
@@ -116,7 +117,7 @@ def tensors(rows):
     constants,
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@often(60)
 def test_no_record_moves_more_than_the_noise_is_made_for(others, one, q, terms, shared):
     """Whatever its features are. Covariances are centred at means that are known.
 
@@ -163,7 +164,7 @@ def test_records_that_are_no_numbers_count_for_nothing():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=10, max_size=10))
-@settings(max_examples=30, deadline=None)
+@often(30)
 def test_packing_keeps_norms_and_comes_back(entries):
     i, j = torch.triu_indices(4, 4)
     M = torch.zeros(4, 4, dtype=torch.float64)
@@ -237,6 +238,7 @@ def test_a_canary_in_both_parts():
     assert verdict.bound > certified / 3, verdict.line()
 
 
+@pytest.mark.slow
 def test_the_canary_finds_noise_that_is_too_small():
     terms = Terms(gdp_mu(4.0, DELTA), share=0.5)
     verdict = judge(canary_trial(terms, planted=3.0), certified=4.0, delta=DELTA, runs=500)
