@@ -37,8 +37,13 @@ class Insides:
         buffers = {f"buffer {k!r}": b.detach().clone() for k, b in model.named_buffers()}
         return cls(parts | buffers, _notes(model), chance(device))
 
-    def check(self, later: Insides) -> None:
-        """Refuse what a forward pass has changed, bit by bit."""
+    def check(self, later: Insides, *, drew: bool = True) -> None:
+        """Refuse what a forward pass has changed, bit by bit.
+
+        Args:
+            later: what was there afterwards
+            drew: whether random numbers that were drawn meanwhile were drawn by the pass
+        """
         for name, t in self.tensors.items():
             if not _equal(t, later.tensors.get(name)):
                 raise BadInput(
@@ -52,7 +57,7 @@ class Insides:
                     f"model: attribute {name} changes in the forward pass, so what it does to one "
                     "example may depend on those before; private training needs a function"
                 )
-        if self.chance != later.chance:
+        if drew and self.chance != later.chance:
             raise BadInput(
                 "model: its forward pass draws random numbers in train mode (dropout?): one "
                 "example more shifts those of all others, so private training has none; "

@@ -18,7 +18,7 @@ from torch import Tensor
 from tacit.core import BadInput
 from tacit.core.data import LocalData
 from tacit.core.registry import Registry
-from tacit.privacy.checks import FAR
+from tacit.privacy.checks import FAR, LOOKS
 from tacit.privacy.insides import chance, digest
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
@@ -328,7 +328,7 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
     many = torch.rand(MANY, *shape, generator=draw)
     cpu = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
-        before = digest(found), chance(cpu)
+        before, drawn = digest(found), chance(cpu)
         first = _check_same(name, found, x)
         if not first.isfinite().all():
             raise BadInput(
@@ -338,8 +338,16 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
             _check_same(name, found, torch.cat([FAR * many[:1], many[1:]]))
         except Fails:  # it takes inputs from 0 to 1 alone, as those of images are
             _check_same(name, found, many)
-        if (digest(found), chance(cpu)) != before:
+        drew = chance(cpu) != drawn and all(_draws(found, x) for _ in range(LOOKS))
+        if drew or digest(found) != before:
             raise BadInput(_depends(name))
+
+
+def _draws(found: Callable[[Tensor], object], x: Tensor) -> bool:
+    """Tell whether random numbers are drawn meanwhile: once may be another thread, as a site's."""
+    before = chance(x.device)
+    found(x)
+    return chance(x.device) != before
 
 
 class Fails(BadInput):

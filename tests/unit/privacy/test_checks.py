@@ -4,6 +4,7 @@ import copy
 import math
 import random
 from dataclasses import replace
+from threading import Thread
 
 import networks
 import numpy as np
@@ -49,6 +50,29 @@ def refusal(make):
 def test_a_network_that_no_guarantee_holds_for_is_refused_by_name(make):
     line = refusal(make)
     assert all(word in line for word in BAD[make]), line
+
+
+def drawing(times, monkeypatch):
+    """Return a network; another thread draws during its first forward passes, so many."""
+    real, passes = nn.Linear.forward, iter(range(times))
+
+    def forward(self, x):
+        if next(passes, None) is not None:
+            thread = Thread(target=random.random)
+            thread.start()
+            thread.join()
+        return real(self, x)
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), CLASSES))
+
+
+def test_who_draws_each_time_is_refused_and_another_thread_is_not_taken_for_it(monkeypatch):
+    """The heartbeat of a site draws its pauses from the generator that everybody shares."""
+    with monkeypatch.context() as patch:
+        assert check_network(drawing(1, patch), SHAPE, CLASSES)
+    with pytest.raises(BadInput, match="draws random numbers in train mode"):
+        check_network(drawing(1000, monkeypatch), SHAPE, CLASSES)
 
 
 @pytest.mark.parametrize("kind", GOOD)
