@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tacit.core.lazy import lazily
 
+TYPE_CHECKING = False  # as that of typing, whose import takes its time
 if TYPE_CHECKING:  # what is exported: see lazily
     from tacit import data as data
     from tacit import privacy as privacy
@@ -36,4 +35,4 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.privacy.rules import Rule as Rule
 
 __version__ = "0.1.0"
-__getattr__, __all__ = lazily(__name__, __file__)  # `tacit --help` need not wait for torch
+__getattr__ = lazily(__name__, __file__)  # `tacit --help` need not wait for torch

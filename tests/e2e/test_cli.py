@@ -305,6 +305,23 @@ def test_interrupted_elsewhere(
     assert capsys.readouterr().err == f"\ntacit: interrupted{how}\n"
 
 
+def test_a_command_listens_for_ctrl_c_before_it_imports_anything_that_takes_long() -> None:
+    """Until then Python answers, with a traceback."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tacit.cli import interrupts, main
+interrupts.at_once = lambda: sys.exit(" ".join(sys.modules))
+main.main()
+"""
+    source = Path(main.__file__).parents[2]
+    command = [sys.executable, "-S", "-c", code, str(source)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    loaded = set(ended.stderr.split())
+    assert {"tacit", "tacit.core", "tacit.cli.main", "signal"} <= loaded
+    assert not loaded & {"ast", "importlib", "numpy", "pathlib", "re", "torch", "typing"}
+
+
 HEAD = [("--help", ""), ("methods", "1")]
 HEADS = [(c, u) for c in ("--help", "methods", "compare --help") for u in ("", "1")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import select
 import sys
@@ -123,6 +122,8 @@ def call(args: list[str]) -> int:
 
 
 def _guarded(command: str, args: list[str]) -> int:
+    import importlib
+
     from tacit.core import check
     from tacit.core.errors import TacitError
 

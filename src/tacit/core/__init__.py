@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tacit.core.lazy import lazily
 
+TYPE_CHECKING = False  # as that of typing, whose import takes its time
 if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core import check as check
     from tacit.core.aggregate import Aggregate as Aggregate
@@ -83,4 +82,4 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.seeds import rng_for as rng_for
     from tacit.core.seeds import seed_for as seed_for
 
-__getattr__, __all__ = lazily(__name__, __file__)  # accounting need not wait for torch
+__getattr__ = lazily(__name__, __file__)  # accounting need not wait for torch
