@@ -12,7 +12,7 @@ help:
 	@echo "make setup   .venv with everything for development"
 	@echo "make check   lint, types, room contract and docs only"
 	@echo "make docs    the documentation as a site, in build/site; broken links are errors"
-	@echo "make slow    the tests that need minutes or the full data sets (TACIT_DATA)"
+	@echo "make slow    what needs minutes or the full data sets (TACIT_DATA): every kind of everything"
 	@echo "make mutants plant errors in the code, one at a time, and see that tests notice (minutes)"
 
 .venv/demo: pyproject.toml constraints.txt
@@ -56,8 +56,10 @@ test: check
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # One process: these tests start processes of their own, and some need most of the memory.
+# Then the properties once more, with all of their examples.
 slow: .venv/dev
 	$(BIN)/pytest -m "slow or flower"
+	TACIT_EXAMPLES=all $(BIN)/pytest $$(grep -rl "^from often import" tests)
 
 mutants: .venv/dev
 	$(BIN)/python tests/mutants/run.py

@@ -23,27 +23,29 @@ from tacit.privacy import show_epsilon
 QUICK = {"clients": 5, "workers": 0, "noise": "seeded"}
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "ldp_fl:rounds=2",
-        "ldp_fl:rounds=2,mode=gradient",
-        "ldp_fl:rounds=2,mode=gradient,relation=replace",
-        "ldp_fl:rounds=2,mode=update",
-        "ldp_fl:rounds=2,mode=paper",
-        "ldp_fl:rounds=3,per_round=2,epsilons=[1.0,4.0]",
-        "dp_fedavg:rounds=2,q=0.5,z=2.0",
-        "dp_fedavg:rounds=2,q=0.5,epsilon=3.0,adaptive=true",
-        "cl_fl:rounds=2,per_round=3",
-        "nbafl:rounds=2",
-        "nbafl:rounds=2,mode=paper",
-        "udp:rounds=2",
-        "udp:rounds=2,mode=paper",
-        "dp_scaffold:rounds=2",
-        "fedavg:rounds=2,sgd.clip=1.0,sgd.epsilon=4.0",
-        "fedavg:rounds=2",
-    ],
-)
+FEW = [
+    "ldp_fl:rounds=2",
+    "ldp_fl:rounds=2,mode=gradient,relation=replace",
+    "ldp_fl:rounds=3,per_round=2,epsilons=[1.0,4.0]",
+    "dp_fedavg:rounds=2,q=0.5,epsilon=3.0,adaptive=true",
+    "cl_fl:rounds=2,per_round=3",
+    "nbafl:rounds=2,mode=paper",
+    "udp:rounds=2",
+    "dp_scaffold:rounds=2",
+    "fedavg:rounds=2,sgd.clip=1.0,sgd.epsilon=4.0",
+]
+MORE = [
+    "ldp_fl:rounds=2,mode=gradient",
+    "ldp_fl:rounds=2,mode=update",
+    "ldp_fl:rounds=2,mode=paper",
+    "dp_fedavg:rounds=2,q=0.5,z=2.0",
+    "nbafl:rounds=2",
+    "udp:rounds=2,mode=paper",
+    "fedavg:rounds=2",
+]
+
+
+@pytest.mark.parametrize("word", [*FEW, *(pytest.param(w, marks=pytest.mark.slow) for w in MORE)])
 def test_what_is_predicted_is_what_is_spent(word, tmp_path):
     run = tacit.run(word, out=tmp_path / "run", **QUICK)
     method = method_from_spec(word)

@@ -92,7 +92,7 @@ def check_store(stores, seed, to):
     return refused
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_store_never_spends_less(stores, tmp_path, seed):
     check_store(stores, seed, tmp_path / "store")
 
@@ -256,7 +256,7 @@ def check_run(runs, base, seed, to, capsys):
 
 
 @pytest.mark.parametrize("base", ["after-3", "whole"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_run_changes_nothing_in_silence(runs, base, seed, tmp_path, capsys):
     check_run(runs, base, seed, tmp_path / "run", capsys)
 

@@ -531,7 +531,11 @@ def cost(ledger, owner=LIAR):
     return privacy.epsilon(own, unit="example", observer="server", delta=1e-5)
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+FEW = {"z = 50", "a smaller sample", "the last round only", "no lines"}
+EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CLAIMS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_a_site_cannot_make_the_figure_smaller(name, tmp_path, honest):
     directory, _ = run(tmp_path, PRIVATE, CLAIMS[name], metrics=0.0)
     assert cost(honest) <= cost(directory.ledger()) < 2 * cost(honest)

@@ -117,7 +117,10 @@ def no_gradients(model, loss, x, *rest, **how):
     return {p: torch.zeros_like(p) for p in model.parameters()}, torch.zeros(len(x))
 
 
-@pytest.mark.parametrize(("mode", "law"), [("certified", "poisson"), ("paper", "fixed")])
+@pytest.mark.parametrize(
+    ("mode", "law"),
+    [("certified", "poisson"), pytest.param("paper", "fixed", marks=pytest.mark.slow)],
+)
 def test_a_gan_takes_the_samples_that_its_line_says(mode, law, tmp_path, monkeypatch):
     monkeypatch.setattr(gan_module, "clipped_sum", no_gradients)
     monkeypatch.setattr(gan_module.Game, "improve_G", lambda self, images, y: None)
@@ -170,7 +173,7 @@ def at_work(method):
 @pytest.mark.parametrize(
     ("method", "sampling"),
     [
-        (DPFedAvg(rounds=800, q=0.4), Sampling("poisson", 0.4)),
+        pytest.param(DPFedAvg(rounds=800, q=0.4), Sampling("poisson", 0.4), marks=pytest.mark.slow),
         (DPFedAvg(rounds=800, q=0.4, adaptive=True), Sampling("poisson", 0.4)),
         (CLFL(rounds=800, per_round=2), Sampling("fixed", 0.4)),
         (CLFL(rounds=10), Sampling()),

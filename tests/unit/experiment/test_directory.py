@@ -164,8 +164,8 @@ def test_a_run_that_its_budget_stopped_stays_within_it(tmp_path):
 
 
 SOLVED = [
-    "fedavg:rounds=2,sgd.clip=1,sgd.epsilon=4",
-    "ldp_fl:rounds=2",
+    "fedavg:rounds=2,sgd.clip=1,sgd.epsilon=4,sgd.batch=1000",
+    "ldp_fl:rounds=2,sgd.batch=1000",
     "ldp_fl:rounds=2,mode=update",
     "ldp_fl:rounds=2,mode=paper",
     "udp:rounds=2",

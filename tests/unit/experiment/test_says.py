@@ -3,6 +3,7 @@ however it ended and whatever was evaluated.
 """
 
 import math
+from functools import cache
 
 import pytest
 
@@ -29,16 +30,25 @@ def of_the_ledger(folder, unit="example", observer="server", relation="zero-out"
     return privacy.epsilon(ledger, unit=unit, observer=observer, delta=1e-5, relation=relation)
 
 
-def stopped(out, eval_every, word=WORD):
-    with pytest.raises(Stopped) as e:
-        tacit.run(word, out=out, eval_every=eval_every, budget=BUDGET, **QUICK)
-    return e.value.run
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Return a run that its budget stopped, evaluated so often; tests only read it."""
+    folder = tmp_path_factory.mktemp("stopped")
+
+    @cache
+    def run(eval_every):
+        how = {"eval_every": eval_every, "budget": BUDGET, **QUICK}
+        with pytest.raises(Stopped) as e:
+            tacit.run(WORD, out=folder / str(eval_every), **how)
+        return e.value.run
+
+    return run
 
 
 @pytest.mark.parametrize("eval_every", [1, 4, 100])
-def test_a_stopped_run_has_spent_what_its_ledger_says(eval_every, tmp_path):
+def test_a_stopped_run_has_spent_what_its_ledger_says(eval_every, stopped):
     """With an evaluation every fourth round it used to be what the fourth had cost."""
-    run = stopped(tmp_path / "run", eval_every)
+    run = stopped(eval_every)
     rounds = run.metrics[-1]["round"]
     assert rounds > 4
     assert rounds % 4
@@ -47,8 +57,8 @@ def test_a_stopped_run_has_spent_what_its_ledger_says(eval_every, tmp_path):
     assert run.spent == run.epsilon["example/server"]
 
 
-def test_a_run_without_an_evaluated_round_has_an_epsilon_and_no_accuracy(tmp_path):
-    run = stopped(tmp_path / "run", 100)
+def test_a_run_without_an_evaluated_round_has_an_epsilon_and_no_accuracy(stopped):
+    run = stopped(100)
     assert run.final == {}
     assert math.isnan(run.accuracy)
     made = row(WORD, [run])
@@ -67,8 +77,8 @@ def test_a_finished_run_says_what_its_last_line_says(tmp_path):
     assert 0 < first["spent"] < run.spent
 
 
-def test_repeats_show_the_one_that_has_spent_most(tmp_path):
-    runs = [stopped(tmp_path / "a", 4)]
+def test_repeats_show_the_one_that_has_spent_most(tmp_path, stopped):
+    runs = [stopped(4)]
     runs.append(
         tacit.run(f"{WORD},rounds=1".replace("rounds=30,", ""), out=tmp_path / "b", **QUICK)
     )

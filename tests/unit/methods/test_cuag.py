@@ -325,7 +325,12 @@ def test_wrong_settings_are_refused_in_one_line(settings, says):
 # faults and resuming
 
 
-@pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
+SHORT = ["example", "client, harmonic", "clients, adaptive"]  # an event, a plan, bounds that move
+MODES = [pytest.param(n, marks=() if n in SHORT else pytest.mark.slow) for n in CERTIFIED]
+PAPER = pytest.param("paper", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [*MODES, PAPER])
 def test_every_mode_resumes_to_the_bit(sandbox, name):
     method = CERTIFIED.get(name, CUAG(rounds=3, per_round=4, mode="paper", local=QUICK))
     want, whole = run(sandbox, method)
@@ -342,7 +347,7 @@ def test_every_mode_resumes_to_the_bit(sandbox, name):
     assert second.ledger == whole.ledger
 
 
-@pytest.mark.parametrize("name", [*CERTIFIED, "paper"])
+@pytest.mark.parametrize("name", [*MODES, PAPER])
 def test_in_every_mode_a_lost_reply_is_as_if_the_client_had_never_worked(sandbox, name):
     method = CERTIFIED.get(name, CUAG(rounds=3, per_round=4, mode="paper", local=QUICK))
     lost = [
