@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from sandbox import Sandbox
 
@@ -20,10 +21,20 @@ if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
+gc.disable()  # imports make a million objects and no garbage
+
+
 def pytest_collection_finish(session):
-    """The modules stay: nobody has to look through their million objects for garbage again."""
-    gc.collect()
+    """The modules stay: nobody has to look through all they have made for garbage again."""
     gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path, parent):
+    """Examples in docstrings are for the package; to look for some in the tests takes its time."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 @pytest.fixture

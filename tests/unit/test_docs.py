@@ -71,12 +71,13 @@ def test_links_to_headings_lead_to_one(name: str) -> None:
 
 
 def anchor_of(heading: str) -> str:
-    """Return the name that a heading has in links.
-
-    >>> anchor_of("Client level: replaced, or `zeroed out`")
-    'client-level-replaced-or-zeroed-out'
-    """
+    """Return the name that a heading has in links."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_anchor_of_a_heading() -> None:
+    found = anchor_of("Client level: replaced, or `zeroed out`")
+    assert found == "client-level-replaced-or-zeroed-out"
 
 
 SOURCE = ROOT / "src" / "tacit"
