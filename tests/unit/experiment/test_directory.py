@@ -163,6 +163,7 @@ def test_a_run_that_its_budget_stopped_stays_within_it(tmp_path):
     assert tacit.experiment.result.Run(tmp_path / "run").spent <= 2.9
 
 
+WITH_DP_SGD = ["fedprox", "scaffold", "dp_scaffold", "fednova", "centralised", "local"]
 SOLVED = [
     "fedavg:rounds=2,sgd.clip=1,sgd.epsilon=4,sgd.batch=1000",
     "ldp_fl:rounds=2,sgd.batch=1000",
@@ -174,6 +175,8 @@ SOLVED = [
     "cuag:rounds=2,mu=1",
     "cuag:rounds=2,epsilon=3",
     "dp_fedavg:rounds=2,epsilon=4",
+    "prifedsync:rounds=2,epsilon=4",
+    *(f"{name}:rounds=2,epsilon=4,sgd.clip=1,sgd.batch=1000" for name in WITH_DP_SGD),
 ]
 GIVEN = ["fedavg", "dp_fedavg", "dp_scaffold", "cl_fl", "prifedsync", "pfldyn", "local"]
 
