@@ -4,7 +4,9 @@ Gradients worked by hand, norms and orders, cosine transforms, and which names a
 """
 
 import math
+import random
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -290,6 +292,19 @@ def of_pixels(x):
 def fine(x):
     return x.flatten(1) @ torch.ones(64, 7).cumsum(0)
 """
+
+
+def test_another_thread_that_draws_is_not_taken_for_the_encoder():
+    calls = iter(range(1))
+
+    def found(x):
+        if next(calls, None) is not None:
+            thread = Thread(target=random.random)
+            thread.start()
+            thread.join()
+        return x.flatten(1)
+
+    room.check_encoder("mine", found, (1, 8, 8))
 
 
 @pytest.mark.parametrize(
