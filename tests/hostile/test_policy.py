@@ -10,16 +10,17 @@ from sandbox import Sandbox, small
 from tacit import privacy
 from tacit.apps.policy import ANYTHING, Refused, from_experiment, read_policy
 from tacit.codec import unpack
-from tacit.core import BadInput, BudgetReached
+from tacit.core import BadInput, BudgetReached, Known
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.drive import drive
 from tacit.experiment.sites import tally
 from tacit.local.sgd import SGD
-from tacit.methods import METHODS
+from tacit.methods import METHODS, ldp_fl
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.fedmix import share_means
 from tacit.methods.fedprox import FedProx
 from tacit.methods.fedprox import train as prox_train
+from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.scaffold import train as scaffold_train
 
 PRIVATE = SGD(clip=1.0, z=2.0, batch=4)
@@ -51,6 +52,42 @@ def test_an_experiment_that_was_accepted_can_be_run(name, tmp_path):
     for call, round in calls:
         policy.allows(call, round)
     assert name in policy.words()
+
+
+AT_EPSILON = {
+    "fedavg": {"sgd": SGD(batch=100, clip=1.0)},
+    "scaffold": {"sgd": SGD(batch=100, clip=1.0)},
+    "dp_scaffold": {},
+    "prifedsync": {},
+    "dafl": {},
+    "gfl": {"sgd": SGD(batch=100, clip=1.0)},
+    "kd_dpfl": {"large_join": True},
+}
+
+
+@pytest.mark.parametrize("name", AT_EPSILON)
+def test_an_experiment_with_one_epsilon_can_be_run_and_keeps_to_it(name, tmp_path):
+    """What a method solves from it depends on other sites too, so no site knows it beforehand."""
+    method = replace(small(name, 2), epsilon=3.0, **AT_EPSILON[name])
+    policy = from_experiment(Experiment(method, Setting(model="mlp")), X, 12)
+    for call, round in asked(method, tmp_path):
+        policy.allows(call, round)
+    assert policy.run_budget < 6.0 or name in ("prifedsync", "kd_dpfl")  # of clients; of two sites
+
+
+def test_settings_that_follow_a_rule_may_be_any_and_the_mode_only_what_the_rule_makes_of_it():
+    known = Known({"0": 100, "1": 12}, 1e-5, sum(v.numel() for v in X.values()))
+    method = LDPFL(rounds=2)
+    policy = from_experiment(Experiment(method, Setting()), X, 12, linear=True)
+    chosen = method.tuned(known)
+    how = {"K": 2, "q": 1.0, "delta": 1e-5}
+    policy.allows(ldp_fl.train(x=X, method=chosen, **how))
+    for mode in ("paper", "update", "dp-sgd"):
+        other = replace(chosen, mode=mode)
+        with pytest.raises(Refused, match=f"policy: mode = {mode}: must be auto or gradient"):
+            policy.allows(ldp_fl.train(x=X, method=other, **how))
+    with pytest.raises(Refused, match="policy: epsilon = 9"):
+        policy.allows(ldp_fl.train(x=X, method=replace(chosen, epsilon=9.0), **how))
 
 
 def test_noise_that_is_solved_may_be_more_and_not_less():

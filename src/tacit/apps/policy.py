@@ -6,18 +6,20 @@ or from a file of methods and bounds. Whatever else is asked is refused.
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from tacit import privacy
-from tacit.core import BadInput, Call, Json, Ledger, Method, Params, Task, check
+from tacit.core import BadInput, Call, Json, Known, Ledger, Method, Params, Task, check
 from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.core.toml import read_toml
@@ -140,16 +142,25 @@ class Policy:
 ANYTHING = Policy(("anything",), open=True)
 
 
-def from_experiment(experiment: Experiment, x0: Params, size: int) -> Policy:
+def from_experiment(
+    experiment: Experiment, x0: Params, size: int, *, linear: bool = False
+) -> Policy:
     """Return the policy that allows an experiment with exactly its settings.
+
+    Numbers that the method solves or chooses itself, from what all sites say, may be any: what they
+    cost is bounded by the run's budget.
 
     Args:
         experiment: what the owner has seen
         x0: the parameters of its network
         size: how many training examples this site has
+        linear: whether the network is a linear model of public features
     """
-    method, setting = experiment.method, experiment.setting
-    policy = _for_method(method, x0)
+    setting = experiment.setting
+    numbers = sum(v.numel() for v in x0.values()) if linear else 0
+    method = experiment.method.tuned(Known({"0": size}, setting.delta, numbers))
+    policy = _for_method(experiment.method, x0)
+    policy = replace(policy, values=_left_open(policy, _solved(method, size, setting.delta), x0))
     values = {**policy.values, (None, "delta"): (setting.delta,)}
     networks = () if setting.model == "auto" else (setting.model,)
     cost = foretold(method, size, setting.delta)
@@ -161,6 +172,22 @@ def from_experiment(experiment: Experiment, x0: Params, size: int) -> Policy:
         run_budget=cost,
         delta=setting.delta,
     )
+
+
+def _solved(method: Method, size: int, delta: float) -> Method:
+    """Return a method as it would be with one other, larger site; some tell two kinds apart."""
+    try:
+        return method.solved({"0": size, "1": 10 * size}, dict.fromkeys("01", method.rounds), delta)
+    except BadInput:
+        return method
+
+
+def _left_open(agreed: Policy, solved: Method, x0: Params) -> dict[Key, tuple[Any, ...]]:
+    """Return the agreed values, words with what they become, without numbers that are solved."""
+    later = _for_method(solved, x0).values
+    values = {k: tuple(dict.fromkeys((*v, *later.get(k, ())))) for k, v in agreed.values.items()}
+    same = {k for k, v in agreed.values.items() if later.get(k, v) == v}
+    return {k: v for k, v in values.items() if k in same or not any(map(_is_number, v))}
 
 
 def _for_method(method: Method, x0: Params) -> Policy:
@@ -219,6 +246,10 @@ class _Reach:
         self.seen.add(code)
         for name in code.co_names:
             self._of_object(names.get(name))
+        for first, then in pairwise(dis.get_instructions(code)):
+            room = names.get(str(first.argval)) if first.opname == "LOAD_GLOBAL" else None
+            if isinstance(room, ModuleType):  # as in scaffold.Scaffold(...)
+                self._of_object(vars(room).get(str(then.argval)))
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
                 self._of_code(inner, names)

@@ -332,12 +332,13 @@ def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
 
 def _accepted(experiment: Experiment, dataset: Dataset, size: int) -> Policy:
     from tacit.apps.policy import from_experiment
-    from tacit.experiment.encoding import chosen_features
+    from tacit.experiment.encoding import chosen_features, is_linear, network_for
 
     s = experiment.setting
-    features = chosen_features(s.features, experiment.method, dataset.shape)
+    features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
     x0 = _first_parameters(s.model, dataset, features)
-    return from_experiment(experiment, x0, size)
+    linear = is_linear(network_for(s.model, features, dataset.shape), features)
+    return from_experiment(experiment, x0, size, linear=linear)
 
 
 def _first_parameters(model: str, dataset: Dataset, features: str = "none") -> Params:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.loose import Keywords as Keywords
     from tacit.core.method import Accounted as Accounted
     from tacit.core.method import Claim as Claim
+    from tacit.core.method import Known as Known
     from tacit.core.method import Method as Method
     from tacit.core.method import Nested as Nested
     from tacit.core.method import Outer as Outer

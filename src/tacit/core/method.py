@@ -25,6 +25,15 @@ Protects = tuple[Unit, Observer]  # what is protected, and from whom
 Claim = tuple[str, float, str]  # of a paper: the accountant, its epsilon, a remark
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is public of an experiment before it starts, for methods that choose settings by it."""
+
+    sizes: Sizes
+    delta: float  # of every (epsilon, delta)
+    linear: int = 0  # numbers in a linear model of public features; 0: it is another network
+
+
 class State(Protocol):
     """All that survives a yield: the shared model, the rounds done, and what a method adds."""
 
@@ -102,6 +111,14 @@ class Method(ABC):
     """Works with public features of images, not with their pixels, so that an experiment which does
     not say otherwise puts some in front of it: see ``--features``."""
 
+    @property
+    def prefers_features(self) -> bool:
+        """Whether it works best with public features and a linear model of them.
+
+        Then an experiment that names neither features nor a network has both.
+        """
+        return self.wants_features
+
     averages: ClassVar[bool] = False
     """Its server takes ``cohort.mean`` of the replies and nothing rests on its being the mean, so
     that another rule may stand in for it, against clients that lie: see ``--aggregate``."""
@@ -166,6 +183,10 @@ class Method(ABC):
         """Return the function from inputs to scores that a client answers with."""
         load_params(me.model.eval(), s.x)
         return me.model
+
+    def tuned(self, known: Known) -> Self:
+        """Return this method with settings that it chooses itself, where nobody has said any."""
+        return self
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         """Return this method with whatever it solves from an epsilon before it starts."""

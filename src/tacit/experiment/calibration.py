@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tacit.core import (
-    ClientId,
-    Method,
-    some,
-)
+import torch
+
+from tacit.core import ClientId, Known, Method, some
 from tacit.engines.server import sample_rng
 from tacit.experiment.config import Experiment
 from tacit.privacy.guard import Budget
@@ -19,6 +17,19 @@ def budget_of(experiment: Experiment) -> Budget:
     """Return what an experiment may spend, of the unit and against the observer of its method."""
     unit, observer = experiment.method.protects
     return Budget(experiment.setting.budget, unit, observer, experiment.setting.delta)
+
+
+def tuned(
+    method: Method,
+    model: torch.nn.Module,
+    sizes: Mapping[ClientId, int],
+    delta: float,
+    *,
+    linear: bool,
+) -> Method:
+    """Return the method with whatever it chooses by rules, for a network; is it a linear one?"""
+    numbers = sum(p.numel() for p in model.parameters()) if linear else 0
+    return method.tuned(Known(sizes, delta, numbers))
 
 
 def calibrated(

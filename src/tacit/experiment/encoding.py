@@ -32,18 +32,20 @@ SLOW = 2.0  # seconds of work from which on one is told of it, and its result is
 EVERY = 10.0  # seconds between two such lines
 
 
-def chosen_features(name: str, method: Method, shape: tuple[int, ...]) -> str:
+def chosen_features(name: str, method: Method, shape: tuple[int, ...], model: str = "auto") -> str:
     """Return what ``auto`` stands for, and refuse what does not fit a method or inputs.
 
     Args:
         name: as the experiment has it
         method: which may want features of images
         shape: of one input
+        model: the network; one that was named is for inputs as they are
     """
     image = choose("auto", shape) != "raw"
     wanted = method.wants_features and image
     if name == "auto":
-        return choose("auto", shape) if wanted else NONE
+        linear = method.prefers_features and image and model == "auto"
+        return choose("auto", shape) if wanted or linear else NONE
     if name != NONE:
         if name not in FEATURES and not FEATURES.is_own(name):
             check.choice("features", name, ["auto", NONE, *FEATURES, *FEATURES.installed(), *OWN])
@@ -64,6 +66,11 @@ def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 def network_for(model: str, features: str, shape: tuple[int, ...]) -> str:
     """Return the network that a name stands for: with features, ``auto`` is a linear one."""
     return "logistic" if model == "auto" and features != NONE else choose_network(model, shape)
+
+
+def is_linear(network: str, features: str) -> bool:
+    """Tell whether a network is a linear model of features."""
+    return network == "logistic" and features != NONE
 
 
 def in_tables(name: str) -> str:

@@ -29,9 +29,9 @@ from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
-from tacit.experiment.calibration import budget_of, calibrated
+from tacit.experiment.calibration import budget_of, calibrated, tuned
 from tacit.experiment.config import Experiment, Setting, dataset_of, found_anywhere
-from tacit.experiment.encoding import chosen_features, featured, network_for, shape_of
+from tacit.experiment.encoding import chosen_features, featured, is_linear, network_for, shape_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
@@ -80,12 +80,14 @@ class Plan:
                 f"per_round = {experiment.method.per_round}: must be at most "
                 f"{len(federation.everyone)}, the number of clients"
             )
-        solved = calibrated(experiment.method, federation.sizes(), s.delta, s.seed)
-        experiment = replace(experiment, method=settled(solved))
-        features = chosen_features(s.features, experiment.method, dataset.shape)
+        features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
         shape = shape_of(features, dataset.shape)
         word = network_for(s.model, features, shape)
         model = build(network or word, shape, len(dataset.classes), s.seed)
+        linear, sizes = is_linear(word, features), federation.sizes()
+        method = tuned(experiment.method, model, sizes, s.delta, linear=linear)
+        solved = calibrated(method, sizes, s.delta, s.seed)
+        experiment = replace(experiment, method=settled(solved))
         check_aggregate(experiment, len(federation.everyone))
         check_goal(experiment.method, dataset.goal)
         outputs = len(dataset.classes)
@@ -113,7 +115,8 @@ class Plan:
         Made when it is first needed: what a run costs is known without it.
         """
         method, shape = self.experiment.method, self.federation.dataset.shape
-        name = chosen_features(self.experiment.setting.features, method, shape)
+        network = type(self.model).__name__  # there is one, also where it was made by hand
+        name = chosen_features(self.experiment.setting.features, method, shape, network)
         return featured(self.federation, name)
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:

@@ -36,9 +36,16 @@ from tacit.engines.config import Config
 from tacit.engines.facts import Facts
 from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
-from tacit.experiment.calibration import budget_of, calibrated
+from tacit.experiment.calibration import budget_of, calibrated, tuned
 from tacit.experiment.config import SITES, Experiment
-from tacit.experiment.encoding import NONE, chosen_features, featured, network_for, shape_of
+from tacit.experiment.encoding import (
+    NONE,
+    chosen_features,
+    featured,
+    is_linear,
+    network_for,
+    shape_of,
+)
 from tacit.experiment.expected import Prediction
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
@@ -125,7 +132,7 @@ class AtSites:
                 f"metric = {s.metric!r}: sites tell how often a class was answered right, and no "
                 f"more; allowed: {', '.join(COUNTED)}"
             )
-        features = chosen_features(s.features, method, shape)
+        features = chosen_features(s.features, method, shape, s.model)
         public = None if public is None else _encoded(public, features, mean, std)
         seen = shape_of(features, shape)
         setting = replace(
@@ -137,10 +144,12 @@ class AtSites:
             data=SITES,
             precision="f32",
         )
+        model = build(setting.model, seen, len(classes), s.seed)
+        linear = is_linear(setting.model, features)
+        method = tuned(method, model, sizes, s.delta, linear=linear)
         resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
         table = next(iter(facts.values())).table
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
-        model = build(setting.model, seen, len(classes), s.seed)
         check_aggregate(resolved, clients)
         check_parts(method, model, seen, len(classes))
         empty = holding(dataset, clients, seed=s.seed)

@@ -58,6 +58,7 @@ def mean_loss(goal: Goal) -> Loss:
     return lambda model, inputs, labels: LOSSES[goal](model, inputs, labels).mean()
 
 
+USUAL_LR = 0.05
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
 WITHOUT = "updates are sent without noise"
 FOR_CLIENTS = (
@@ -75,7 +76,7 @@ class SGD:
     ledger says at what cost.
     """
 
-    lr: float = 0.05  # step size
+    lr: float = USUAL_LR  # step size; 0: by the method's rule, or 0.05 where it has none
     # how a step uses its gradient; adam: step sizes that follow each weight's gradients
     optimizer: optimizers.Name = field(default="sgd", kw_only=True)
     epochs: int = 1  # passes over the client's data in one round
@@ -92,7 +93,7 @@ class SGD:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        check.number("sgd.lr", self.lr, above=0)
+        check.number("sgd.lr", self.lr, at_least=0)
         check.number("sgd.epochs", self.epochs, at_least=1, whole=True)
         check.number("sgd.batch", self.batch, at_least=1, whole=True)
         check.choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
@@ -192,9 +193,15 @@ class SGD:
             x, _ = replace(self, epochs=1, steps=0).fit(replace(me, data=me.data.only(rows)), x)
         return x
 
+    @property
+    def usual_lr(self) -> float:
+        """The step size of the first round; the usual one where no rule has chosen another."""
+        return self.lr or USUAL_LR
+
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""
-        return PublicFloat(self.lr * self.decay**round * schedules.factor(self.schedule, round))
+        factor = schedules.factor(self.schedule, round)
+        return PublicFloat(self.usual_lr * self.decay**round * factor)
 
     def _gradients(
         self, me: Client, weights: list[nn.Parameter], loss: Loss | None, bound: float

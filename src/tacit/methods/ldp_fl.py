@@ -27,7 +27,7 @@ from tacit.methods.ldp_fl_settings import Settings
 @dataclass(frozen=True)
 class LDPFL(Settings):
     def init(self, x0: Params) -> State:
-        return Moving(x0, v=x0.zeros()) if self.momentum else State(x0)
+        return Moving(x0, v=x0.zeros()) if self.server_momentum else State(x0)
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         N = len(cohort.everyone)
@@ -36,7 +36,7 @@ class LDPFL(Settings):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
             replies = cohort.ask(call, self.participants(cohort, t))
-            s = s.after(cohort.mean(r.dx for r in replies), self.momentum)
+            s = s.after(cohort.mean(r.dx for r in replies), self.server_momentum)
             yield s
 
 
@@ -47,11 +47,11 @@ def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) 
     if isinstance(rule, SGD):  # every step is released
         y, _ = rule.fit(me, x)
         return Reply(Update(y - x))
-    if method.mode == "gradient":
-        g = rule.send(me, clipped_gradient(me, x, method.clip)) / me.size
+    if method.how == "gradient":
+        g = rule.send(me, clipped_gradient(me, x, method.C)) / me.size
         return Reply(Update(-sgd.lr_in(me.round) * g))
-    if method.mode == "update":
+    if method.how == "update":
         y, _ = sgd.fit(me, x)
         return Reply(Update(rule.send(me, y - x)))
-    y, _ = sgd.fit(me, x, bound=method.clip)  # algorithm 2: every data pair
+    y, _ = sgd.fit(me, x, bound=method.C)  # algorithm 2: every data pair
     return Reply(Update(rule.send(me, y) - x))

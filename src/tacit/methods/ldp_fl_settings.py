@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self, get_args
 
-from tacit.core import BadInput, Claim, ClientId, Method, Protects, Sizes, check
+from tacit.core import BadInput, Claim, ClientId, Known, Method, Protects, Sizes, check
 from tacit.local.sgd import SGD
+from tacit.methods import ldp_fl_choices as choices
 from tacit.methods import ldp_fl_claims as paper
 from tacit.privacy import rules, updates
 from tacit.privacy.gdp import gdp_mu
+
+Mode = Literal["auto", "dp-sgd", "gradient", "update", "paper"]
 
 
 @dataclass(frozen=True)
@@ -17,31 +20,36 @@ class Settings(Method):
     """What can be set, what belongs to which client, and how it sends because of that."""
 
     averages = True
-    rounds: int = 20  # T, communication rounds
+    rounds: int = 100  # T, communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    # what is released, and with which guarantee
-    mode: Literal["dp-sgd", "gradient", "update", "paper"] = "dp-sgd"
+    # what is released, and with which guarantee; auto: gradient with a linear model of public
+    # features, as images have by default, else dp-sgd
+    mode: Mode = "auto"
     epsilon: float = 4.0  # what every client spends over all rounds
     epsilons: tuple[float, ...] = ()  # one epsilon for each client in turn, instead
     deltas: tuple[float, ...] = ()  # paper: one delta for each client in turn, instead of the run's
-    # C, clipping norm: of an example's gradient, or of the whole update (update)
-    clip: float = 1.0
+    # C, clipping norm: of an example's gradient, or of the whole update (update); auto: 0.4 where
+    # gradients of a linear model are sent, else 1
+    clip: float | Literal["auto"] = "auto"
     # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
     # how mode `update` clips: flat, layers, or a mechanism of your own as module:function
     mechanism: str = "flat"
-    momentum: float = 0.0  # the server's: share of its last step that is taken again
-    sgd: SGD = field(default_factory=lambda: SGD(batch=64))  # local training
+    # the server's: share of its last step that is taken again; auto: 0.9 where gradients of a
+    # linear model are sent, else 0
+    momentum: float | Literal["auto"] = "auto"
+    # local training; where gradients of a linear model are sent, lr 0 is chosen by their noise
+    sgd: SGD = field(default_factory=lambda: SGD(lr=0.0, batch=64))
 
     def __post_init__(self) -> None:
         check.rounds(self.rounds, self.per_round)
-        check.choice("mode", self.mode, ("dp-sgd", "gradient", "update", "paper"))
+        check.choice("mode", self.mode, get_args(Mode))
         for epsilon in (self.epsilon, *self.epsilons):
             check.number("epsilon", epsilon, above=0)
         for delta in self.deltas:
             check.number("deltas", delta, above=0, below=1)
-        check.clip("clip", self.clip)
-        check.number("momentum", self.momentum, at_least=0, below=1)
+        check.clip("clip", self.C)
+        check.number("momentum", self.server_momentum, at_least=0, below=1)
         if self.epsilons and self.epsilon != Settings.epsilon:
             own = "clients have an epsilon of their own already (epsilons)"
             raise BadInput(f"epsilon = {self.epsilon:g}: {own}")
@@ -52,6 +60,44 @@ class Settings(Method):
                 only = f"means nothing in mode = {self.mode!r}, only in {mode!r}"
                 raise BadInput(f"{name} = {given!r}: {only}")
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
+
+    @property
+    def how(self) -> Mode:
+        """The mode, as long as nothing is known of the network."""
+        return "dp-sgd" if self.mode == "auto" else self.mode
+
+    @property
+    def C(self) -> float:
+        """The clipping norm."""
+        return 1.0 if self.clip == "auto" else self.clip
+
+    @property
+    def server_momentum(self) -> float:
+        """The server's momentum."""
+        return 0.0 if self.momentum == "auto" else self.momentum
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.mode == "auto"
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said."""
+        if not known.linear or self.mode not in ("auto", "gradient"):
+            return replace(self, mode=self.how)
+        clip = choices.CLIP if self.clip == "auto" else self.clip
+        momentum = choices.MOMENTUM if self.momentum == "auto" else self.momentum
+        chosen = replace(self, mode="gradient", clip=clip, momentum=momentum)
+        lr = self.sgd.lr or choices.step_size(chosen.noise_in_mean(known))
+        return replace(chosen, sgd=replace(self.sgd, lr=lr))
+
+    def noise_in_mean(self, known: Known) -> float:
+        """Return the norm of the noise in a round's mean gradient, on average over who is in it."""
+        k = self.per_round or len(known.sizes)
+        C = self.C * (2 if self.relation == "replace" else 1) * (self.rounds * k) ** 0.5
+        mus = [gdp_mu(self.epsilon_of(i), known.delta) for i in known.sizes]
+        each = zip(mus, known.sizes.values(), strict=True)
+        sds = [C / len(known.sizes) ** 0.5 / (mu * n) for mu, n in each]
+        return choices.noise_in_mean(sds, k, known.linear)
 
     @property
     def protects(self) -> Protects:
@@ -70,25 +116,25 @@ class Settings(Method):
         return self.deltas[int(client) % len(self.deltas)] if self.deltas else delta
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if self.mode == "update":
-            updates.update_rule(self.mechanism, "ldp_fl update", self.clip, 1.0)
+        if self.how == "update":
+            updates.update_rule(self.mechanism, "ldp_fl update", self.C, 1.0)
 
     def rule(
         self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
     ) -> SGD | rules.AsPublished | rules.Noised | updates.UpdateRule:
         """Return how a client sends; q, the share of clients in a round, is for the paper only."""
         eps = self.epsilon_of(client)
-        if self.mode == "dp-sgd":
-            return self.sgd.costing(eps, clip=self.clip, n=n, times=K, delta=delta)
-        if self.mode == "paper":
-            sd = paper.sigma(self.clip, n, self.rounds, q, eps, self.delta_of(client, delta))
+        if self.how == "dp-sgd":
+            return self.sgd.costing(eps, clip=self.C, n=n, times=K, delta=delta)
+        if self.how == "paper":
+            sd = paper.sigma(self.C, n, self.rounds, q, eps, self.delta_of(client, delta))
             return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
         mu = float(gdp_mu(eps, delta) / K**0.5)
-        if self.mode == "update":
-            return updates.update_rule(self.mechanism, "ldp_fl update", self.clip, mu)
+        if self.how == "update":
+            return updates.update_rule(self.mechanism, "ldp_fl update", self.C, mu)
         # if an example is replaced, the sum moves by 2C
         z = (2 if self.relation == "replace" else 1) / mu
-        return rules.Noised("ldp_fl gradient", self.clip, z)
+        return rules.Noised("ldp_fl gradient", self.C, z)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)

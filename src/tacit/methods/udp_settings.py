@@ -54,7 +54,8 @@ class Settings(Method):
 
     def sigma(self, D: int, q: float, delta: float) -> float:
         """Return the published noise of a client with D examples."""
-        return 2 * self.sgd.lr * self.clip / D * other_of(self.epsilon, self.rounds, q, delta=delta)
+        moved = 2 * self.sgd.usual_lr * self.clip / D
+        return moved * other_of(self.epsilon, self.rounds, q, delta=delta)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         formula = "sd (2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on every update"

@@ -161,7 +161,7 @@ def test_performance_loss_of_clients_with_an_epsilon_and_a_delta_of_their_own():
     noise = [own.rule(i, 100, 10, 1e-5).sd for i in two]
     assert noise[0] == pytest.approx(0.02 * math.sqrt(20 * math.log(1e2)))
     assert noise[1] == pytest.approx(0.02 * math.sqrt(20 * math.log(1e4)) / 2)
-    with pytest.raises(BadInput, match=r"^deltas = \(0.01,\): means nothing in mode = 'dp-sgd'"):
+    with pytest.raises(BadInput, match=r"^deltas = \(0.01,\): means nothing in mode = 'auto'"):
         LDPFL(deltas=(1e-2,))
 
 
