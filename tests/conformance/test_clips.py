@@ -20,6 +20,7 @@ KINDS = {
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
     "kd_dpfl": [{"labels": "sub-teachers"}],
 } | {name: [{"sgd": DP_SGD}] for name in ("fedavg", "fedprox", "scaffold", "fednova", "local")}
+KINDS |= {name: [{"sgd": DP_SGD}] for name in ("fedavgm", "fedadam", "mr_mtl", "ditto")}
 
 
 def variants(name):

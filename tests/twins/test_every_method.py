@@ -52,6 +52,10 @@ VARIANTS = [
     ("scaffold", "scaffold:rounds=2", {"sgd": STEPS}, RECORD),
     ("dp_scaffold", "dp_scaffold:rounds=2", {"sgd": WHOLE}, RECORD),
     ("fednova", "fednova:rounds=2", {"sgd": WHOLE}, RECORD),
+    ("fedavgm", "fedavgm:rounds=2", {"sgd": WHOLE}, RECORD),
+    ("fedadam", "fedadam:rounds=2", {"sgd": WHOLE}, RECORD),
+    ("mr_mtl", "mr_mtl:rounds=2,lam=1.0", {"sgd": STEPS}, RECORD),
+    ("ditto", "ditto:rounds=2", {"sgd": STEPS}, RECORD),
     ("centralised", "centralised:rounds=2", {"sgd": replace(STEPS, batch=27)}, POOLED),
     ("local dp-sgd", "local:rounds=2", {"sgd": STEPS}, RECORD),
     ("local", "local:rounds=2", {"sgd": PLAIN}, CLIENT),
@@ -109,7 +113,7 @@ PICTURES = [
     ),
     ("gfl gan", f"gfl:rounds=1,n_k=12,{BY_GAN}", {"gan": GAN}),
 ]
-PROMISE_NOTHING = {"fedmix", "pfldyn"}
+PROMISE_NOTHING = {"fedmix", "pfldyn", "fedrep", "moon"}
 
 
 def as_method(word, settings):
@@ -121,7 +125,7 @@ SHORT = [
     "fedavg", "fedprox", "scaffold", "dp_scaffold", "fednova", "centralised", "local", "cl_fl",
     "ldp_fl gradient", "ldp_fl update", "dp_fedavg", "dp_fedavg adaptive", "nbafl", "udp", "gfl",
     "prifedsync", "cuag example", "cuag clients", "moments", "dafl dp-sgd", "pate", "pate vote",
-    "kd_dpfl", "dafl moments", "gfl gan",
+    "kd_dpfl", "dafl moments", "gfl gan", "fedavgm", "fedadam", "mr_mtl", "ditto",
 ]  # fmt: skip
 
 

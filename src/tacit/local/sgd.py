@@ -60,7 +60,7 @@ def mean_loss(goal: Goal) -> Loss:
 
 USUAL_LR = 0.05
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
-WITHOUT = "updates are sent without noise"
+WITHOUT = "updates are sent without noise; sgd.clip = 1, say, is DP-SGD"
 FOR_CLIENTS = (
     "must be 0; the method's noise is for whole clients, and DP-SGD would release more "
     "(fedavg takes a clip)"
@@ -131,7 +131,7 @@ class SGD:
         """
         check.number("epsilon", epsilon, at_least=0)
         if epsilon and not self.clip:
-            raise NotPrivate(f"epsilon = {epsilon:g}: {without}; sgd.clip = 1, say, is DP-SGD")
+            raise NotPrivate(f"epsilon = {epsilon:g}: {without}")
         if epsilon and self.epsilon not in (0, epsilon):
             raise BadInput(f"sgd.epsilon = {self.epsilon:g}: epsilon = {epsilon:g} says it already")
 

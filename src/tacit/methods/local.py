@@ -16,7 +16,7 @@ class Local(Trains):
     goals = ("classes",)
     answers = "personal"
     shares = False
-    without_clip = "nothing leaves a client, which costs 0"
+    without_clip = "nothing leaves a client, which costs 0; sgd.clip = 1, say, is DP-SGD"
 
     def init(self, x0: Params) -> State:
         return State(x0)

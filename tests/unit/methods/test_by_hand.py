@@ -24,7 +24,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.core import Fixed, NonPrivate, Nothing, Params
+from tacit.core import BadInput, Fixed, NonPrivate, Nothing, Params
 from tacit.data.examples import Dataset, Examples
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
@@ -32,8 +32,23 @@ from tacit.engines.client_host import World
 from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
-from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Local, Scaffold, fedmix
+from tacit.methods import (
+    Centralised,
+    FedAvg,
+    FedMix,
+    FedNova,
+    FedProx,
+    Local,
+    Scaffold,
+    fedmix,
+    moon,
+)
+from tacit.methods.ditto import Ditto
 from tacit.methods.dp_scaffold import DPScaffold
+from tacit.methods.fedadam import FedAdam
+from tacit.methods.fedavgm import FedAvgM
+from tacit.methods.fedrep import FedRep
+from tacit.methods.mr_mtl import MRMTL
 from tacit.methods.nbafl import NbAFL
 from tacit.privacy import mechanisms
 
@@ -533,3 +548,117 @@ def test_nbafl_as_published_weighs_clients_by_their_sizes(tmp_path):
     method = NbAFL(mode="paper", rounds=1, epsilon=1e9, mu=0.0, sgd=SGD(lr=0.5, batch=10))
     (s,) = Hand(tmp_path, SMALL, LARGE).run(method)
     assert number(s.x) == pytest.approx(1 / 3, abs=1e-4)
+
+
+# ---- momentum and Adam at the server
+# --------------------------------------------------------------------------------------------------
+
+
+def mean_step(v, *, lr):
+    """Return FedAvg's mean update from v after one full-batch step of both clients."""
+    small, large = (descend(v, points, lr=lr, steps=1) - v for points in (SMALL, LARGE))
+    return (small + 2 * large) / 3
+
+
+def test_fedavgm_takes_a_share_of_its_last_step_again(tmp_path):
+    v, u = 0.25, 0.0
+    method = FedAvgM(rounds=3, beta=0.5, server_lr=2.0, sgd=SGD(lr=0.3, batch=10))
+    for s in Hand(tmp_path, SMALL, LARGE).run(method, v=v):
+        u = 0.5 * u + 2.0 * mean_step(v, lr=0.3)
+        v = v + u
+        assert number(s.x) == pytest.approx(v, abs=CLOSE)
+
+
+def test_fedadam_divides_by_the_root_of_the_mean_square(tmp_path):
+    v, m, tau = 0.25, 0.0, 0.01
+    square = tau**2
+    method = FedAdam(rounds=3, server_lr=0.1, tau=tau, sgd=SGD(lr=0.3, batch=10))
+    for s in Hand(tmp_path, SMALL, LARGE).run(method, v=v):
+        d = mean_step(v, lr=0.3)
+        m = 0.9 * m + 0.1 * d
+        square = 0.99 * square + 0.01 * d**2
+        v = v + 0.1 * m / (math.sqrt(square) + tau)
+        assert number(s.x) == pytest.approx(v, abs=CLOSE)
+
+
+# ---- models of the clients' own
+# --------------------------------------------------------------------------------------------------
+
+
+def test_mr_mtl_draws_each_clients_model_to_the_mean_of_all(tmp_path):
+    """Two full-batch steps a round, from the client's own model of the round before."""
+    v, lam, lr = 0.25, 2.0, 0.1
+    own = [v, v]
+    hand = Hand(tmp_path, SMALL, LARGE)
+    states = hand.run(MRMTL(rounds=3, lam=lam, sgd=SGD(lr=lr, epochs=2, batch=10)), v=v)
+    for s in states:
+        own = [
+            descend(w, points, lr=lr, steps=2, correction=lambda y, v=v: lam * (y - v))
+            for w, points in zip(own, (SMALL, LARGE), strict=True)
+        ]
+        v = (own[0] + 2 * own[1]) / 3
+        assert number(s.x) == pytest.approx(v, abs=CLOSE)
+    assert abs(own[0] - own[1]) > 100 * CLOSE
+    for client, w in zip("01", own, strict=True):
+        assert number(hand.kept(client)["w"]) == pytest.approx(w, abs=CLOSE)
+
+
+def test_ditto_trains_a_model_of_each_clients_own_beside_fedavg(tmp_path):
+    v, lam, lr = 0.25, 2.0, 0.1
+    own = [v, v]
+    hand = Hand(tmp_path, SMALL, LARGE)
+    states = hand.run(Ditto(rounds=3, lam=lam, sgd=SGD(lr=lr, epochs=2, batch=10)), v=v)
+    for s in states:
+        own = [
+            descend(w, points, lr=lr, steps=2, correction=lambda y, v=v: lam * (y - v))
+            for w, points in zip(own, (SMALL, LARGE), strict=True)
+        ]
+        shared = [descend(v, points, lr=lr, steps=2) for points in (SMALL, LARGE)]
+        v = (shared[0] + 2 * shared[1]) / 3
+        assert number(s.x) == pytest.approx(v, abs=CLOSE)
+    for client, w in zip("01", own, strict=True):
+        assert number(hand.kept(client)["v"]) == pytest.approx(w, abs=CLOSE)
+
+
+def test_fedrep_fits_the_head_first_and_sends_the_rest(tmp_path):
+    """Scores (-v a x, v a x): a is shared, the head v is the client's own. One step of each.
+
+    dl/dv = (p - y) a x        dl/da = 2 v (p - y) x        with p = sigmoid(2 v a x)
+    """
+    a, lr = 0.7, 0.2
+    heads = [0.25, 0.25]
+    hand = Hand(tmp_path, SMALL, LARGE)
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
+    hand.engine = Serial(World(federation(SMALL, LARGE), model, 0, tmp_path / "two"))
+    x0 = Params({"0.weight": torch.tensor([[a]]), "1.weight": torch.tensor([[-0.25], [0.25]])})
+    method = FedRep(rounds=2, head_epochs=1, sgd=SGD(lr=lr, batch=10))
+    states = []
+    drive(method, hand.engine, method.init(x0), on_step=states.append)
+    for s in states:
+        shared = []
+        for k, points in enumerate((SMALL, LARGE)):
+            heads[k] -= lr * slope(heads[k], [(a * x, y) for x, y in points])
+            turned = [(heads[k] * x, y) for x, y in points]
+            shared.append(a - lr * 2 * slope(a, turned))
+        a = (shared[0] + 2 * shared[1]) / 3
+        assert float(s.x["0.weight"]) == pytest.approx(a, abs=CLOSE)
+        assert s.x["1.weight"].tolist() == [[-0.25], [0.25]]  # nobody's head has left it
+
+
+def test_fedrep_refuses_a_network_of_one_layer_and_a_clip():
+    with pytest.raises(BadInput, match="shares all layers but the last, and this has only one"):
+        FedRep().init(weights(0.1))
+    with pytest.raises(BadInput, match=r"^sgd.clip = 1: must be 0; gradients of the shared part"):
+        FedRep(sgd=SGD(clip=1.0))
+
+
+def test_moon_contrasts_with_the_shared_model_and_the_one_before():
+    """At tau = 1/2: alike the shared one and at right angles to the other, then the reverse."""
+    right, up = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+    near = -math.log(math.e**2 / (math.e**2 + 1))
+    far = -math.log(1 / (1 + math.e**2))
+    assert float(moon.contrast(right, 5 * right, up, 0.5)) == pytest.approx(near, abs=CLOSE)
+    assert float(moon.contrast(right, up, right, 0.5)) == pytest.approx(far, abs=CLOSE)
+    both = torch.cat([right, right]), torch.cat([right, up]), torch.cat([up, right])
+    assert float(moon.contrast(*both, 0.5)) == pytest.approx((near + far) / 2, abs=CLOSE)
+    assert float(moon.contrast(right, up, up, 0.5)) == pytest.approx(math.log(2), abs=CLOSE)

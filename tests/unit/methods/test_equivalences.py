@@ -21,6 +21,9 @@ from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
 from tacit.local.sgd import SGD
 from tacit.methods import Centralised, FedAvg, FedMix, FedNova, FedProx, Scaffold
+from tacit.methods.ditto import Ditto
+from tacit.methods.fedavgm import FedAvgM
+from tacit.methods.moon import Moon
 from tacit.models import build
 
 # with batches of 8: 2 steps each; 1, 2 and 4 steps, the last ones short
@@ -94,6 +97,22 @@ def test_fedprox_without_its_term_is_fedavg(ends, momentum):
     )
     assert same(fedavg, without)
     assert differ(fedavg, with_it)
+
+
+def test_without_what_they_add_the_newer_ones_are_fedavg(ends):
+    """And Ditto's shared model is FedAvg's, whatever clients train beside it."""
+    fedavg, plain, contrast, beside = ends(
+        UNEQUAL,
+        FedAvg(3, sgd=LOCAL),
+        FedAvgM(3, beta=0.0, sgd=LOCAL),
+        Moon(3, mu=0.0, sgd=LOCAL),
+        Ditto(3, lam=0.5, sgd=LOCAL),
+    )
+    assert same(fedavg, plain)
+    assert same(fedavg, contrast)
+    assert same(fedavg, beside)
+    assert differ(fedavg, *ends(UNEQUAL, FedAvgM(3, sgd=LOCAL)))
+    assert differ(fedavg, *ends(UNEQUAL, Moon(3, mu=5.0, sgd=LOCAL)))
 
 
 def test_fednova_with_equal_steps_is_fedavg(ends):

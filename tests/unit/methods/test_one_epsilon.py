@@ -24,6 +24,7 @@ TIMES = {"0": 20, "1": 20}
     [
         ("fedavg:epsilon=4", "epsilon = 4: updates are sent without noise"),
         ("centralised:epsilon=4", "epsilon = 4: updates are sent without noise"),
+        ("moon:epsilon=4", "epsilon = 4: updates are sent without noise, and moon has no mode"),
         ("local:epsilon=4", "epsilon = 4: nothing leaves a client"),
         ("dp_scaffold:mode=paper,epsilon=4", "epsilon = 4: means nothing in mode = 'paper'"),
         ("prifedsync:mode=paper,epsilon=4", "epsilon = 4: means nothing in mode = 'paper'"),
