@@ -170,7 +170,9 @@ class GAN(GANSettings):
             noised = release.noised([real[w] for w in weights])
             y = game.labels(B, p)
             # to keep the balance
-            fake, _ = clipped_sum(game.D, game.fake_loss, game.fakes(y).detach(), y, game.clip)
+            with torch.no_grad():  # the generator learns from others
+                images = game.fakes(y)
+            fake, _ = clipped_sum(game.D, game.fake_loss, images, y, game.clip)
             game.improve_D([(g + fake[w]) / B for g, w in zip(noised, weights, strict=True)])
             if game.generator_is_due(t, release.steps):
                 y = game.labels(B, p)
