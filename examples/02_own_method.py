@@ -25,7 +25,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FedAdam(Trains):
+class FedAdam(Trains[State]):
     server_lr: float = 0.03  # eta, the server's step size
     beta_1: float = 0.9  # how slowly m follows
     beta_2: float = 0.99  # how slowly v follows

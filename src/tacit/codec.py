@@ -28,7 +28,7 @@ from safetensors.torch import save as save_tensors
 from safetensors.torch import save_file as save_tensors_as
 from torch import Tensor
 
-from tacit.core import BadInput, Damaged, Params, PublicFloat, PublicInt
+from tacit.core import BadInput, Damaged, Json, Params, PublicFloat, PublicInt
 from tacit.core.files import atomically
 from tacit.core.files import remove_parts as remove_parts
 from tacit.core.files import write_atomically as write_atomically
@@ -63,7 +63,7 @@ def encode(obj: object) -> tuple[str, dict[str, Tensor]]:
     return json.dumps(_skeleton(obj, tensors)), tensors
 
 
-def _skeleton(o: object, tensors: dict[str, Tensor]) -> Any:
+def _skeleton(o: object, tensors: dict[str, Tensor]) -> object:
     """Return what JSON can hold, and add tensors to those that it points to.
 
     Not a function within :func:`encode`: one that calls itself would keep all tensors in memory
@@ -102,7 +102,7 @@ def decode(
     *,
     known: bool = False,
     longest: int = LONGEST,
-    only: Collection[type[Any]] | None = None,
+    only: Collection[type] | None = None,
 ) -> Any:
     """Rebuild what :func:`encode` took apart.
 
@@ -157,20 +157,20 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def _point(built: dict[str, Any]) -> Params:
+def _point(built: Json) -> Params:
     if not all(isinstance(v, Tensor) for v in built.values()):
         raise BadInput("message: a point of parameter space must consist of tensors")
     return Params(built)
 
 
-def _public(o: object) -> Any:
+def _public(o: object) -> object:
     """Return a number as a public one, anything else as it is."""
     if isinstance(o, bool) or not isinstance(o, int | float):
         return o
     return PublicInt(o) if isinstance(o, int) else PublicFloat(o)
 
 
-def _dataclass(kind: str, only: Collection[type[Any]] | None) -> Any:
+def _dataclass(kind: str, only: Collection[type] | None) -> Any:
     """Return a dataclass of this package, or of code that was named in this process.
 
     Modules are looked up, never imported, on a peer's word.
@@ -223,7 +223,7 @@ class Stored:
         size = int.from_bytes(source.read(8), "little")
         text = source.read(min(size, _most(longest) + 1))
         with _refusing():
-            self.about: dict[str, Any] = parse_json(text, _most(longest))
+            self.about: Json = parse_json(text, _most(longest))
         # blanks at its end are allowed, and have the numbers begin where they are read fastest
         text += b" " * (-(8 + len(text)) % ALIGN)
         self._start = 8 + len(text)
@@ -246,7 +246,7 @@ class Stored:
         whole = mmap.mmap(self._file, 0)
         return {k: self._tensor(whole, v) for k, v in self.about.items() if k != "__metadata__"}
 
-    def _tensor(self, whole: mmap.mmap, about: dict[str, Any]) -> Tensor:
+    def _tensor(self, whole: mmap.mmap, about: Json) -> Tensor:
         kind, shape, (start, end) = KINDS[about["dtype"]], about["shape"], about["data_offsets"]
         count = math.prod(shape)
         if count * kind.itemsize != end - start or (self._start + start) % kind.itemsize:
@@ -265,7 +265,7 @@ def unpack(
     *,
     known: bool = False,
     longest: int = LONGEST,
-    only: Collection[type[Any]] | None = None,
+    only: Collection[type] | None = None,
 ) -> Any:
     """Rebuild what :func:`pack` made.
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
 from tacit.codec import decode, encode
-from tacit.core import Call, Ledger, Nothing, Release, TacitError
+from tacit.core import Call, Kept, Ledger, Nothing, Release, TacitError
 from tacit.data.examples import Dataset, Examples
 from tacit.engines.charging import unprotected
 from tacit.engines.client_host import World
@@ -50,7 +48,7 @@ class Beforehand:
         place = holding(dataset, clients, seed=real.seed, client=int(client))
         return cls(replace(world, federation=place, model=copy.deepcopy(world.fresh())))
 
-    def check(self, head: Head, call: Call[Any], kept: Mapping[str, Any], spent: Ledger) -> None:
+    def check(self, head: Head, call: Call[object], kept: Kept, spent: Ledger) -> None:
         """Refuse a task that would pass the budget, by the error of the budget.
 
         Args:
@@ -79,7 +77,7 @@ class Beforehand:
             self.known.clear()
         self.known[price] = list(me.drawn)
 
-    def _name(self, call: Call[Any], kept: Mapping[str, Any]) -> str:
+    def _name(self, call: Call[object], kept: Kept) -> str:
         """Return all that a price depends on: settings, and the shapes of tensors."""
         texts = []
         for part in (dict(call.args), dict(kept)):
@@ -99,8 +97,8 @@ def made_up(dataset: Dataset, n: int) -> Examples:
     return Examples(x, torch.arange(n) % len(dataset.classes))
 
 
-def _blank(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+def _blank(kept: Kept) -> Kept:
     """Return kept state with zeros for all tensors, which may be made of the data."""
     text, tensors = encode(dict(kept))
-    blank: Mapping[str, Any] = decode(text, {k: torch.zeros_like(v) for k, v in tensors.items()})
+    blank: Kept = decode(text, {k: torch.zeros_like(v) for k, v in tensors.items()})
     return blank

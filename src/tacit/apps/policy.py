@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import TypeGuard
 
 from tacit import privacy
 from tacit.core import BadInput, Call, Json, Known, Ledger, Method, Params, Task, check
@@ -28,7 +28,7 @@ from tacit.local.sgd import SGD
 from tacit.methods.spec import method_class, name_of, validated
 
 # a setting: the dataclass that has it (None: an argument of a task) and its name
-Key = tuple[type[Any] | None, str]
+Key = tuple[type | None, str]
 Bounds = tuple[float, float]
 SHOWN = ("clip", "z", "epsilon", "lr", "batch", "epochs", "mode")  # settings that words name first
 FREE = ("per_round",)  # settings that cost a site nothing
@@ -60,8 +60,8 @@ class Policy:
 
     methods: tuple[str, ...]
     tasks: frozenset[str] = frozenset()
-    classes: frozenset[type[Any]] = frozenset()  # of methods that may be in an argument
-    values: Mapping[Key, tuple[Any, ...]] = field(default_factory=dict)
+    classes: frozenset[type] = frozenset()  # of methods that may be in an argument
+    values: Mapping[Key, tuple[object, ...]] = field(default_factory=dict)
     bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by name; they go before values
     networks: tuple[str, ...] = ()  # empty: any of this package
     rounds: float = math.inf
@@ -72,7 +72,7 @@ class Policy:
     message: int | None = None  # megabytes of one message; None: not said here
     open: bool = False  # whatever this package can do
 
-    def allows(self, call: Call[Any], round: int = 0) -> None:
+    def allows(self, call: Call[object], round: int = 0) -> None:
         """Refuse a call that is not within this policy, by the name of what is not."""
         if self.open:
             return
@@ -87,7 +87,7 @@ class Policy:
                 raise Refused(f"policy: {owner.__name__}: not one of {', '.join(self.methods)}")
             self._check_setting(owner, name, value)
 
-    def _check_setting(self, owner: type[Any] | None, name: str, value: Any) -> None:
+    def _check_setting(self, owner: type | None, name: str, value: object) -> None:
         if name in self.bounds and _is_number(value):
             least, most = self.bounds[name]
             if not least <= value <= most:
@@ -126,7 +126,7 @@ class Policy:
         if name in self.bounds:
             return self.bounds[name][0]
         known = self.values.get((SGD, name), (0.0,))
-        return min(float(v) for v in known)
+        return min(v for v in known if _is_number(v))
 
     def _limits(self) -> Iterator[str]:
         if self.budget < math.inf:
@@ -182,7 +182,7 @@ def _solved(method: Method, size: int, delta: float) -> Method:
         return method
 
 
-def _left_open(agreed: Policy, solved: Method, x0: Params) -> dict[Key, tuple[Any, ...]]:
+def _left_open(agreed: Policy, solved: Method, x0: Params) -> dict[Key, tuple[object, ...]]:
     """Return the agreed values, words with what they become, without numbers that are solved."""
     later = _for_method(solved, x0).values
     values = {k: tuple(dict.fromkeys((*v, *later.get(k, ())))) for k, v in agreed.values.items()}
@@ -194,7 +194,7 @@ def _for_method(method: Method, x0: Params) -> Policy:
     """Return what one method asks: its tasks, and its own settings and its inner method's."""
     inner, _ = method.innermost(method.init(x0))
     reach = _Reach()
-    values: dict[Key, tuple[Any, ...]] = {}
+    values: dict[Key, tuple[object, ...]] = {}
     for m in (method, inner):
         reach.of_class(type(m))
         own = {f.name for f in fields(m)}
@@ -209,13 +209,13 @@ def _for_method(method: Method, x0: Params) -> Policy:
     return Policy((name_of(method),), tasks, classes, values, bounds)
 
 
-def _noise(values: dict[Key, tuple[Any, ...]]) -> dict[str, Bounds]:
+def _noise(values: dict[Key, tuple[object, ...]]) -> dict[str, Bounds]:
     """Take the noise multiplier of SGD out of the values: more noise is always welcome."""
     given = values.pop((SGD, "z"), None)
     if given is None:
         return {}
     solved = any(values[SGD, "epsilon"])
-    return {"z": (0.0 if solved else float(min(given)), math.inf)}
+    return {"z": (0.0 if solved else min(v for v in given if _is_number(v)), math.inf)}
 
 
 @dataclass
@@ -223,24 +223,24 @@ class _Reach:
     """The tasks that a method's code names, and the methods that it makes use of."""
 
     tasks: set[str] = field(default_factory=set)
-    classes: set[type[Any]] = field(default_factory=set)
+    classes: set[type] = field(default_factory=set)
     seen: set[CodeType] = field(default_factory=set)
 
-    def of_class(self, cls: type[Any]) -> None:
+    def of_class(self, cls: type) -> None:
         """Look at all functions of a class, and of those that it is derived from."""
         if cls in self.classes:
             return
         self.classes.add(cls)
         self._of_members(cls)
 
-    def _of_members(self, cls: type[Any]) -> None:
+    def _of_members(self, cls: type) -> None:
         for base in cls.__mro__:
             for member in vars(base).values():
                 inner = member.fget if isinstance(member, property) else member
                 if isinstance(inner, FunctionType):
                     self._of_code(inner.__code__, inner.__globals__)
 
-    def _of_code(self, code: CodeType, names: Mapping[str, Any]) -> None:
+    def _of_code(self, code: CodeType, names: Mapping[str, object]) -> None:
         if code in self.seen:
             return
         self.seen.add(code)
@@ -254,7 +254,7 @@ class _Reach:
             if isinstance(inner, CodeType):
                 self._of_code(inner, names)
 
-    def _of_object(self, found: Any) -> None:
+    def _of_object(self, found: object) -> None:
         if isinstance(found, Task):
             self.tasks.add(found.name)
         elif isinstance(found, FunctionType):
@@ -320,7 +320,7 @@ def read_policy(file: Path, x0: Params) -> Policy:
 
 def _from_file(given: PolicyFile, x0: Params) -> Policy:
     each = [_for_method(method_class(name)(), x0) for name in given.methods]
-    values: dict[Key, tuple[Any, ...]] = {}
+    values: dict[Key, tuple[object, ...]] = {}
     for policy in each:
         for key, seen in policy.values.items():
             values[key] = tuple(dict.fromkeys((*values.get(key, ()), *seen)))
@@ -344,7 +344,7 @@ def _from_file(given: PolicyFile, x0: Params) -> Policy:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -354,5 +354,5 @@ def _range(least: float, most: float) -> str:
     return f"{least:g}" if least == most else f"{least:g} to {most:g}"
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return f"{value:g}" if _is_number(value) else str(value)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from tacit.core import (
     ClientId,
     Damaged,
     Json,
+    Kept,
     Ledger,
     Method,
     Noise,
@@ -178,7 +178,7 @@ class Site:
             raise _refused(done)
         return pack(done)
 
-    def _agree(self, about: Mapping[str, Any]) -> None:
+    def _agree(self, about: Mapping[str, object]) -> None:
         """Settle what a server may ask for, if that is not settled yet; nothing is told before."""
         if self.policy is None and self.agree is not None:
             self.policy = self.agree(str(about.get("experiment", "")))
@@ -195,8 +195,8 @@ class Site:
         charter: Charter,
         world: World,
         head: Head,
-        call: Call[Any],
-        kept: Mapping[str, Any],
+        call: Call[object],
+        kept: Kept,
     ) -> None:
         """Refuse what would pass a budget before any work on data."""
         budgets = (self.budget, self._agreed().run_budget, charter.budget or math.inf)
@@ -227,7 +227,7 @@ class Site:
         self._worlds = {charter: world}
         return world
 
-    def _check(self, kind: str, world: World, head: Head, call: Call[Any]) -> None:
+    def _check(self, kind: str, world: World, head: Head, call: Call[object]) -> None:
         """Refuse what is unknown, does not fit, is not finite, or was not agreed to."""
         known = Task.registry.get(call.task)
         if known is None:
@@ -308,8 +308,8 @@ class Site:
         world: World,
         charter: Charter,
         head: Head,
-        call: Call[Any],
-        kept: Mapping[str, Any],
+        call: Call[object],
+        kept: Kept,
     ) -> None:
         """Keep the model that is about to be measured, if this site's owner wants it.
 
@@ -341,7 +341,7 @@ class Site:
         write_atomically(self.model_out, to_bytes(*known), private=True)
         log.info("the model of round %d is in %s", head.round, self.model_out)
 
-    def _report(self, world: World, head: Head, call: Call[Any]) -> Answer | Refusal:
+    def _report(self, world: World, head: Head, call: Call[object]) -> Answer | Refusal:
         """Measure a model on this site's test data, and report as much as the site allows.
 
         The ledger says what, before it is known.
@@ -385,7 +385,7 @@ def _refused(refusal: Refusal) -> TacitError:
     return Refused("this site failed to do it; see its log")
 
 
-def _kept(store: ClientStore, head: Head) -> Mapping[str, Any]:
+def _kept(store: ClientStore, head: Head) -> Kept:
     """Return the state that the server says it has accepted; where it lies here is told nobody."""
     try:
         return store.kept(head.accepted)
@@ -394,13 +394,13 @@ def _kept(store: ClientStore, head: Head) -> Mapping[str, Any]:
         raise Refused(f"accepted = {head.accepted!r}: this site keeps no such state") from None
 
 
-def _dict(about: Mapping[str, Any], key: str) -> Json:
+def _dict(about: Mapping[str, object], key: str) -> Json:
     if not isinstance(given := about.get(key), dict):
         raise BadInput(f"message: no {key}")
     return given
 
 
-def _check_examples(name: str, value: Any, dataset: Dataset) -> None:
+def _check_examples(name: str, value: object, dataset: Dataset) -> None:
     """Refuse examples in an argument that are not of the kind of this site's own."""
     if isinstance(value, Pool):
         value = value.examples
@@ -414,7 +414,7 @@ def _check_examples(name: str, value: Any, dataset: Dataset) -> None:
         raise Refused(f"{name}: labels must be from 0 to {len(dataset.classes) - 1}, one an input")
 
 
-def _check_answers(call: Call[Any]) -> None:
+def _check_answers(call: Call[object]) -> None:
     """Refuse to measure another kind of model than the task says.
 
     What a report costs follows from that.
@@ -426,7 +426,7 @@ def _check_answers(call: Call[Any]) -> None:
         raise Refused(f"task = {call.task!r}: takes a method that answers with a {wanted} model")
 
 
-def _words(o: Any) -> Iterator[str]:
+def _words(o: object) -> Iterator[str]:
     """Find all words in the skeleton of an encoded object, but for names of its dataclasses."""
     if isinstance(o, str):
         yield o

@@ -32,7 +32,7 @@ ANNOTATED: Any = Annotated  # with a type that is only known when it runs
 Flag = tuple[str, Any, Any]  # name, annotated type, field with its default
 
 
-def for_help(cls: type) -> type[Any]:
+def for_help(cls: type) -> type:
     """Return a dataclass with the same flags as ``cls``, in groups."""
     hints = get_type_hints(cls, include_extras=True)
     groups: dict[str, list[Flag]] = {"": [], "method": [], PREFIXED: []}

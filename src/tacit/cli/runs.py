@@ -15,6 +15,7 @@ import tyro
 
 from tacit import codec
 from tacit.cli.flags import parse
+from tacit.cli.help_groups import Flag
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.progress import Suggesting
 from tacit.cli.tracking import TRACK, Track, watcher
@@ -67,7 +68,7 @@ examples:
 """
 # read before the other flags, as it decides their defaults
 PRESET = "preset"
-PRESETS: tuple[str, Any, Any] = (
+PRESETS: Flag = (
     PRESET,
     Annotated[str, tyro.conf.arg(help="a published experiment, such as paper:mnist-1label")],
     "",
@@ -132,7 +133,7 @@ def _shorter(experiment: Experiment) -> str:
     )
 
 
-def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:
+def run_flags(default: Experiment, *more: Flag) -> Any:
     """Return a dataclass whose flags are the method's, the setting's, ``--out``, and more."""
     method = type(default.method)
     return make_dataclass(
@@ -153,12 +154,12 @@ def run_flags(default: Experiment, *more: tuple[str, Any, Any]) -> Any:
     )
 
 
-def _augment_flags(method: type[Any], args: Sequence[str]) -> list[tuple[str, Any, Any]]:
+def _augment_flags(method: type[Method], args: Sequence[str]) -> list[Flag]:
     """Return ``--augment`` and, once it is used, the flags of what it puts in front of a method."""
     if issubclass(method, Source):
         return []
     about = "dafl: share private synthetic samples first; `--augment dafl --help` lists its options"
-    flags: list[tuple[str, Any, Any]] = [
+    flags: list[Flag] = [
         ("augment", Annotated[Literal["none", "dafl"], tyro.conf.arg(help=about)], "none")
     ]
     if any(arg.startswith("--augment") for arg in args):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from tacit.cli.flags import parse
+from tacit.cli.help_groups import Flag
 from tacit.cli.method_words import METHOD_WORDS
 from tacit.cli.runs import CompareFlags, common, first_line, resumable, run_flags, write_table
 from tacit.cli.tracking import TRACK, Track, watcher
@@ -69,7 +70,7 @@ def sweep(args: Sequence[str]) -> None:
 def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form, Track]:
     """Read the flags of one method, which has all of its own."""
     default = Experiment(method_from_spec(word))
-    more: list[tuple[str, Any, Any]] = [
+    more: list[Flag] = [
         ("over", Over, field(default=())),
         (
             "repeats",

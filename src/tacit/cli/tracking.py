@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Protocol
 import tyro
 
 from tacit.cli import progress
+from tacit.cli.help_groups import Flag
 from tacit.cli.progress import Bar, Lines
 from tacit.core import BadInput, Json
 from tacit.experiment.rundir import free_folder
@@ -23,7 +24,7 @@ from tacit.experiment.watch import Watcher
 Track = Literal["none", "tensorboard", "mlflow"]
 ABOUT = "curves for TensorBoard or MLflow too, in runs/"
 # the flag, for commands whose flags are put together
-TRACK: tuple[str, Any, Any] = ("track", Annotated[Track, tyro.conf.arg(help=ABOUT)], "none")
+TRACK: Flag = ("track", Annotated[Track, tyro.conf.arg(help=ABOUT)], "none")
 ROOT = Path("runs")
 SHOWN = ("accuracy", "loss", "spent", "bytes_up", "bytes_down", "seconds", "macro_f1",
          "balanced_accuracy", "auroc", "calibration_error")  # fmt: skip

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import warnings
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.compress.binary import rows_for
 from tacit.core import rng_for
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = NDArray[np.float64]
 BLOCK = 512  # numbers measured together
 
 

@@ -55,9 +55,11 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.ledger import union as union
     from tacit.core.loose import Array as Array
     from tacit.core.loose import Json as Json
+    from tacit.core.loose import Kept as Kept
     from tacit.core.loose import Keywords as Keywords
     from tacit.core.method import Accounted as Accounted
     from tacit.core.method import Claim as Claim
+    from tacit.core.method import Innermost as Innermost
     from tacit.core.method import Known as Known
     from tacit.core.method import Method as Method
     from tacit.core.method import Nested as Nested

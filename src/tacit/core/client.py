@@ -18,6 +18,7 @@ from torch import nn
 from tacit.core.data import Goal, LocalData, Pool
 from tacit.core.errors import BadInput
 from tacit.core.ledger import Ledger, Noise, PublicInt, Release
+from tacit.core.loose import Kept
 from tacit.core.names import ClientId
 from tacit.core.own_code import wire_name
 
@@ -40,7 +41,7 @@ class Client:
     data: LocalData  # its training data
     test: LocalData  # its own test data
     model: nn.Module  # an instance of the experiment's network, to load parameters into
-    kept: Mapping[str, Any]  # from the last reply the server accepted
+    kept: Kept  # from the last reply the server accepted
     rng: np.random.Generator  # derived from (seed, task, round, client): nothing to save
     noise: Noise = "seeded"  # where mechanisms draw their randomness
     # releases about this client's data, from the beginning
@@ -86,7 +87,7 @@ class Reply(Generic[Sent]):
 
     sent: Sent  # a dataclass that names everything that leaves the client
     # becomes ``me.kept`` if and only if the server accepts the reply
-    keep: Mapping[str, Any] | None = None
+    keep: Kept | None = None
     # examples that join this client's data from then on, likewise; for tasks of this package
     pool: Pool | None = None
 

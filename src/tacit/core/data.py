@@ -6,14 +6,15 @@ The classes are in ``tacit.data``; these say what everybody else may rely on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.core.loose import Array
 
-IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+IntArray: TypeAlias = "NDArray[np.int64]"
 Rows: TypeAlias = "Sequence[int] | Array | slice"
 # what is predicted: one class of several, numbers, or for each of several labels yes or no
 Goal = Literal["classes", "regression", "multilabel"]

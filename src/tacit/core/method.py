@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self, final
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, final
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from tacit.core.client import Client
 from tacit.core.cohort import Cohort, Sample, some
@@ -41,6 +42,10 @@ class State(Protocol):
     def x(self) -> Params: ...
     @property
     def round(self) -> int: ...
+
+
+# of a method: see Method; who does not say which state it has may do with it what it likes
+S = TypeVar("S", bound=State, default=Any)
 
 
 class Predictor(Protocol):
@@ -81,8 +86,10 @@ class Unnoised:
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(ABC, Generic[S]):
     """A federated method. Subclass it as a frozen dataclass; its fields are its settings and flags.
+
+    ``Method[MyState]`` says which state it has, so that a type checker sees what becomes of it.
 
     ``init`` and ``run`` have to be written, and a field ``rounds``. Everything else has a default.
     """
@@ -153,11 +160,11 @@ class Method(ABC):
         return
 
     @abstractmethod
-    def init(self, x0: Params) -> Any:
+    def init(self, x0: Params) -> S:
         """Return the first state, given the network's first parameters."""
 
     @abstractmethod
-    def run(self, cohort: Cohort, s: Any) -> Iterator[Any]:
+    def run(self, cohort: Cohort, s: S) -> Iterator[S]:
         """Yield the states that follow ``s``, one for each step that may be saved.
 
         It is started anew from each state that it has yielded, so nothing else survives.
@@ -179,7 +186,7 @@ class Method(ABC):
         drawn = Counter(i for t in range(self.rounds) for i in self.participants(cohort, t).ids)
         return max(drawn.values(), default=0)
 
-    def predictor(self, me: Client, s: Any) -> Predictor:
+    def predictor(self, me: Client, s: S) -> Predictor:
         """Return the function from inputs to scores that a client answers with."""
         load_params(me.model.eval(), s.x)
         return me.model
@@ -253,11 +260,11 @@ class Method(ABC):
         """
         return None
 
-    def measured(self, s: Any) -> dict[str, float]:
+    def measured(self, s: S) -> dict[str, float]:
         """Return what the method measures of itself, between 0 and 1, by name."""
         return {}
 
-    def synthetic(self, s: Any) -> Sequence[Examples]:
+    def synthetic(self, s: S) -> Sequence[Examples]:
         """Return synthetic examples that the server has: they are kept with the run, and shown."""
         return ()
 
@@ -268,13 +275,16 @@ class Method(ABC):
         """
         return {}
 
-    def grouped(self, s: Any) -> dict[str, list[ClientId]]:
+    def grouped(self, s: S) -> dict[str, list[ClientId]]:
         """Return the same for a state that knows the sizes."""
         return {}
 
-    def innermost(self, s: Any) -> tuple[Method, Any]:
+    def innermost(self, s: S) -> Innermost:
         """Return the method and state to score, where one prepares the ground for another."""
         return self, s
+
+
+Innermost = tuple[Method, State]  # the method and the state to score
 
 
 @dataclass(frozen=True)
@@ -282,7 +292,7 @@ class Nested:
     """The state of a method that runs inside another one, and whose state it is."""
 
     method: str  # the class of the method, as messages and files name it
-    state: Any  # what that method's ``init`` or ``run`` has returned
+    state: State  # what that method's ``init`` or ``run`` has returned
 
     @classmethod
     def of(cls, method: Method, state: State) -> Nested:
@@ -314,14 +324,12 @@ class Outer:
     @property
     def x(self) -> Params:
         """The model of the inner method."""
-        x: Params = self.inner.state.x
-        return x
+        return self.inner.state.x
 
     @property
     def round(self) -> int:
         """How many rounds the inner method has done."""
-        done: int = self.inner.state.round
-        return done
+        return self.inner.state.round
 
 
 def _class_name(method: Method) -> str:

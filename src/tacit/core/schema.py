@@ -25,7 +25,7 @@ LONGEST = 1000  # characters of a word, and of a whole number's digits
 PLAIN = (bool, int, float, str, type(None))
 
 
-def check_args(call: Call[Any]) -> None:
+def check_args(call: Call[object]) -> None:
     """Refuse arguments of a known task that are missing, unknown, or not of its annotations."""
     known = Task.registry[call.task]
     try:
@@ -41,7 +41,7 @@ def check_args(call: Call[Any]) -> None:
             raise BadInput(f"{name}: has no tensors")
 
 
-def check_value(value: Any, hint: Any, where: str) -> None:
+def check_value(value: object, hint: Any, where: str) -> None:
     """Refuse a value that is not of a type, to any depth, with a line that names the place."""
     for at, inner, wanted in _parts(value, hint, where):
         if not _is_a(inner, wanted):
@@ -49,10 +49,10 @@ def check_value(value: Any, hint: Any, where: str) -> None:
         _check_plain(inner, at)
 
 
-Leaf = tuple[type[Any] | None, str, Any]
+Leaf = tuple[type | None, str, object]
 
 
-def leaves(value: Any, owner: type[Any] | None = None, name: str = "") -> Iterator[Leaf]:
+def leaves(value: object, owner: type | None = None, name: str = "") -> Iterator[Leaf]:
     """Yield all plain values within a value: the dataclass that has it, its field, and itself.
 
     What stands directly in the arguments of a task has no dataclass.
@@ -70,7 +70,7 @@ def leaves(value: Any, owner: type[Any] | None = None, name: str = "") -> Iterat
             yield from leaves(inner, owner, name)
 
 
-def _parts(value: Any, hint: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+def _parts(value: object, hint: Any, where: str) -> Iterator[tuple[str, object, Any]]:
     """Yield a value and what is in it, each with its place and the type that is wanted there."""
     wanted = _chosen(value, hint)
     yield where, value, wanted
@@ -90,7 +90,7 @@ def _parts(value: Any, hint: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
             yield from _parts(inner, of, where)
 
 
-def _items(value: Sequence[Any], args: tuple[Any, ...]) -> list[Any]:
+def _items(value: Sequence[object], args: tuple[Any, ...]) -> list[Any]:
     """Return the type that is wanted for each item of a list or tuple."""
     fixed = isinstance(value, tuple) and args and args[-1] is not Ellipsis
     if fixed and len(args) == len(value):
@@ -98,14 +98,14 @@ def _items(value: Sequence[Any], args: tuple[Any, ...]) -> list[Any]:
     return [args[0] if args else Any] * len(value)
 
 
-def _chosen(value: Any, hint: Any) -> Any:
+def _chosen(value: object, hint: Any) -> Any:
     """Return the member of a union that a value is of, if there is one; else the hint itself."""
     if typing.get_origin(hint) not in (Union, types.UnionType):
         return hint
     return next((of for of in typing.get_args(hint) if _is_a(value, of)), hint)
 
 
-def _is_a(value: Any, hint: Any) -> bool:
+def _is_a(value: object, hint: Any) -> bool:
     """Tell whether a value itself, without what is in it, is of a type."""
     origin = typing.get_origin(hint)
     if origin is Literal:
@@ -128,7 +128,7 @@ def _is_a(value: Any, hint: Any) -> bool:
     return isinstance(value, of)
 
 
-def _check_plain(value: Any, where: str) -> None:
+def _check_plain(value: object, where: str) -> None:
     """Refuse NaN, and words and whole numbers that are too long to be meant."""
     if isinstance(value, float) and math.isnan(value):
         raise BadInput(f"{where} = nan: must be a number")
@@ -147,7 +147,7 @@ def _hints(of: Any) -> dict[str, Any]:
         return {}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.core import BadInput, ClientId, PartOfTests, seed_for
@@ -181,7 +182,7 @@ class Federation:
         """Return how many training examples each client holds."""
         return {c: len(rows) for c, rows in zip(self.everyone, self.split.train, strict=True)}
 
-    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def counts(self) -> NDArray[np.int64]:
         """Return how many training examples of each class (column) each client (row) holds."""
         if self.dataset.goal != "classes":  # there is one kind of examples
             return np.array([[len(rows)] for rows in self.split.train], np.int64)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tacit.core import ClientId, NonPrivate, Nothing, Release
 
@@ -41,7 +40,7 @@ def answered_in(lines: Iterable[Release]) -> set[int]:
     )
 
 
-def kind(line: Release) -> tuple[Any, ...]:
+def kind(line: Release) -> tuple[object, ...]:
     """Return what an accountant looks at; why something is not private makes no difference."""
     event = NonPrivate("") if isinstance(line.event, NonPrivate) else line.event
     return line.unit, line.observer, event, line.sampling, line.relation
@@ -56,10 +55,10 @@ def missing(expected: Iterable[Release], known: Iterable[Release], round: int) -
     >>> [(line.event, line.total()) for line in missing([asked], claims, 2)]
     [(Gaussian(z=1.0), 10)]
     """
-    told = Counter[Any]()
+    told = Counter[object]()
     for line in known:
         told[kind(line)] += line.total()
-    needed, first = Counter[Any](), dict[Any, Release]()
+    needed, first = Counter[object](), dict[object, Release]()
     for line in expected:
         if line.rounds and not isinstance(line.event, Nothing):
             needed[kind(line)] += 1 if isinstance(line.event, NonPrivate) else line.total()

@@ -22,6 +22,7 @@ from tacit.core import (
     Call,
     Client,
     ClientId,
+    Kept,
     Keywords,
     Ledger,
     Noise,
@@ -75,7 +76,7 @@ class World:
         task: str,
         client: ClientId,
         round: int,
-        kept: Mapping[str, Any],
+        kept: Kept,
         spent: Ledger | None = None,
         attempt: int = 0,
     ) -> Client:
@@ -210,9 +211,7 @@ class World:
                 return pack(Refusal.of(e))
 
 
-def kept_by(
-    task: str, reply: Reply[object], before: Mapping[str, object]
-) -> Mapping[str, Any] | None:
+def kept_by(task: str, reply: Reply[object], before: Mapping[str, object]) -> Kept | None:
     """Return what a reply leaves at the client, its pool included; None: all stays as it is.
 
     A pool of a task of the user's own is refused: what is in a pool counts as released.

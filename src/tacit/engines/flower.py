@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from tacit.codec import Blob, Stored, parse_json, unpack
@@ -63,7 +63,7 @@ from tacit.engines.replies import (
 from tacit.engines.server import Engine, Results
 
 T = TypeVar("T")
-AtServer = Callable[[Call[Any], Examples, int], Any]  # runs a task at the server itself
+AtServer = Callable[[Call[object], Examples, int], Any]  # runs a task at the server itself
 TYPE = "query.tacit"  # of every message
 QUIET = {  # in the environment of all of Flower's processes: nobody is called, nothing installed
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -215,7 +215,7 @@ class Sites(Engine):
         # bytes of calls and answers, over all exchanges
         self.carried_down = 0
         self.carried_up = 0
-        self.asked: Call[Any] | None = None  # what is sent next
+        self.asked: Call[object] | None = None  # what is sent next
         self.step: Step | None = None  # of the method that is under way
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
@@ -226,7 +226,7 @@ class Sites(Engine):
     def close(self) -> None:
         """Leave the connection to its owner."""
 
-    def packed(self, call: Call[Any]) -> bytes:
+    def packed(self, call: Call[object]) -> bytes:
         """Pack a call, and remember it: unpacked again, it would be in memory twice."""
         self.asked = call
         return super().packed(call)
@@ -533,7 +533,7 @@ def _pull(grid: Grid, ids: list[str]) -> Sequence[Message]:
         ) from None
 
 
-def _words(error: Any, late: str) -> str:
+def _words(error: Error, late: str) -> str:
     if error.code in LATE:
         return late
     return f"{KINDS.get(error.code, 'failed')} ({plain_words(error.reason)})"

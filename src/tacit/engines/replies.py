@@ -28,6 +28,7 @@ from tacit.core import (
     ClientId,
     Event,
     Gaussian,
+    Json,
     Owner,
     Params,
     Release,
@@ -47,7 +48,7 @@ MOST_WORDS = 300  # characters of what a line is about
 LARGEST = 1e15  # of any number that is not a part of an update
 MOST_LOSS = 1e6  # of one test example
 TIMES = 10.0  # the median norm: what an update may have, where nothing else is said
-EVENTS: tuple[type[Any], ...] = typing.get_args(Event)
+EVENTS: tuple[type, ...] = typing.get_args(Event)
 # what an answer may consist of besides what its task promises
 ALWAYS = frozenset({Answer, Release, Sampling, Released, Small, *EVENTS})
 
@@ -58,7 +59,7 @@ def read_answer(blob: Blob, call: Call[object]) -> Any:
 
 
 @cache
-def sendable(task: str) -> frozenset[type[Any]]:
+def sendable(task: str) -> frozenset[type]:
     """Return the dataclasses that a task sends; all of its module, where it does not say."""
     promised = promised_by(task)
     if promised is not None:
@@ -67,7 +68,7 @@ def sendable(task: str) -> frozenset[type[Any]]:
     return frozenset(c for c in module.values() if isinstance(c, type) and is_dataclass(c))
 
 
-def _within(kind: object) -> Iterator[type[Any]]:
+def _within(kind: object) -> Iterator[type]:
     """Find the dataclasses in a type."""
     if isinstance(kind, type) and is_dataclass(kind):
         yield kind
@@ -77,14 +78,16 @@ def _within(kind: object) -> Iterator[type[Any]]:
         yield from _within(arg)
 
 
-def promised_by(task: str) -> type[Any] | None:
+def promised_by(task: str) -> type | None:
     """Return the dataclass that a task says it sends."""
     said = typing.get_type_hints(Task.registry[task].fn).get("return")
     (what,) = typing.get_args(said) or (None,)
     return what if isinstance(what, type) and is_dataclass(what) else None
 
 
-def check_answer(answer: Any, head: Head, call: Call[object], known: Known | None = None) -> None:
+def check_answer(
+    answer: Answer, head: Head, call: Call[object], known: Known | None = None
+) -> None:
     """Refuse an answer that is not what the task promises, or not of this site.
 
     Args:
@@ -206,7 +209,7 @@ class Known:
         if y.dtype != torch.int64 or y.dim() != 1 or bool(((y < 0) | (y > most)).any()):
             raise BadInput(f"y: labels must be whole numbers from 0 to {most}")
 
-    def _check_counts(self, tally: Mapping[str, Any]) -> None:
+    def _check_counts(self, tally: Json) -> None:
         """Refuse counts of right and wrong that are not of this site's test examples."""
         right, wrong, loss = (tally.get(name) for name in ("right", "wrong", "loss"))
         if not isinstance(right, list) or not isinstance(wrong, list):
@@ -302,7 +305,7 @@ def too_long(
 class Form:
     """What an answer looks like, without its numbers: those of all sites may not fit in memory."""
 
-    shapes: tuple[Any, ...]
+    shapes: tuple[object, ...]
     misfit: str  # why it is not of the call's shapes, if it is not
 
     @classmethod
@@ -326,7 +329,7 @@ def misfits(forms: Mapping[ClientId, Form]) -> dict[ClientId, str]:
     return {i: forms[i].misfit or "message: not the shapes that most sites send" for i in wrong}
 
 
-def _kinds(place: str, part: Params | Tensor) -> Iterator[tuple[Any, ...]]:
+def _kinds(place: str, part: Params | Tensor) -> Iterator[tuple[object, ...]]:
     """Return what must be alike: the shape of parameters, of other tensors but for how many."""
     if isinstance(part, Tensor):
         yield place, part.dtype, tuple(part.shape[1:]), part.dim()

@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tacit import codec
 from tacit.core import Damaged, Json
@@ -66,7 +65,7 @@ class Mark:
     aside: int = 0  # how often what lies beside it was written, as its owner counts
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Mark:
+    def of(cls, raw: Json) -> Mark:
         """Return a mark from plain values."""
         return cls(raw["writes"], raw["lines"], raw["seal"], raw["aside"])
 
@@ -185,7 +184,7 @@ class Log:
             raise Damaged(f"{self.file}: {here.lines} lines, once {copy.lines}")
 
 
-def _marks_in(raw: Mapping[str, Any] | None) -> list[Mark]:
+def _marks_in(raw: Json | None) -> list[Mark]:
     return [Mark.of(m) for m in (raw, (raw or {}).get("next")) if m]
 
 

@@ -78,7 +78,7 @@ class Engine(ABC):
         """Examples that belong to nobody, if there are any."""
         return self.config.public
 
-    def packed(self, call: Call[Any]) -> bytes:
+    def packed(self, call: Call[object]) -> bytes:
         """Return a call as :meth:`exchange` takes it."""
         return pack(call)
 

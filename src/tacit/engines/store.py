@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from tacit import codec
 from tacit.core import (
@@ -18,6 +18,7 @@ from tacit.core import (
     Damaged,
     Event,
     Json,
+    Kept,
     Ledger,
     Noise,
     Observer,
@@ -39,7 +40,7 @@ WORDS = {
 }
 LAWS = ("everyone", "poisson", "fixed")
 BACK = 10  # rounds that a server may go back to its checkpoints at most
-EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Event)}
+EVENTS: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 
 
 class ClientStore:
@@ -63,11 +64,11 @@ class ClientStore:
     def _place_of(self, version: str) -> str:
         return f"{self.place}/{version}"
 
-    def kept(self, version: str | None) -> Mapping[str, Any]:
+    def kept(self, version: str | None) -> Kept:
         """Return the state of an accepted version; before the first there is none."""
         if version is None:
             return {}
-        state: Mapping[str, Any] = codec.load(self._file(version), place=self._place_of(version))
+        state: Kept = codec.load(self._file(version), place=self._place_of(version))
         return state
 
     def keep(self, version: str, state: Mapping[str, object]) -> None:
@@ -229,7 +230,7 @@ def from_json(line: Json) -> Release:
     return Release(**{**line, **plain})
 
 
-def _check_kinds(line: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+def _check_kinds(line: Json, event: Json) -> None:
     """Refuse values of another kind than a release has: nobody could count with them."""
     texts = [line["what"], line["owner"], event.get("why", "")]
     texts += [line["covers"]] if line.get("covers") is not None else []

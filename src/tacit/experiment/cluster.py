@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit import data as data_room
 from tacit.codec import unpack
-from tacit.core import BadInput, ClientId, Json, TooFewReplies
+from tacit.core import BadInput, ClientId, Json, State, TooFewReplies
 from tacit.data.federated import Federation
 from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
@@ -57,7 +57,7 @@ def answer(message: Message, context: Context) -> Message:
     return Message(_reply(kind, about, blob), reply_to=message)
 
 
-def _reply(kind: str, about: Mapping[str, Any], blob: bytes) -> RecordDict:
+def _reply(kind: str, about: Json, blob: bytes) -> RecordDict:
     head = validated(Head, dict(about["head"]), "head")
     # the experiment names code of the user's own, and this makes it known here
     world = _world(about["charter"]["run"])
@@ -124,7 +124,7 @@ class OnCluster:
             ours=True,
         )
 
-    def scores(self, s: object, engine: Engine) -> Json:
+    def scores(self, s: State, engine: Engine) -> Json:
         """Evaluate at the server, which has all data in a simulation."""
         here = Serial(self.plan.world(RunDir(self.folder)))
         here.accepted = engine.accepted

@@ -181,7 +181,7 @@ def _percent(values: Sequence[float]) -> str:
 def compare(
     methods: Sequence[str],
     *,
-    common: Mapping[str, Any] | None = None,
+    common: Mapping[str, object] | None = None,
     repeats: int = 1,
     data: str | Dataset = "digits",
     out: str | Path | None = None,

@@ -68,7 +68,7 @@ def axis_of(metric: str) -> tuple[str, int]:
     return (SQUARED, 1) if metric == SQUARED else (f"{WORDS[metric]} (%)", 100)
 
 
-def history(lines: Sequence[Mapping[str, Any]]) -> Any:
+def history(lines: Sequence[Json]) -> Any:
     """Return plain values by round: a frame where pandas is installed, else lists by name."""
     flat = [_flat(line) for line in lines]
     names = list(dict.fromkeys(name for line in flat for name in line))
@@ -80,7 +80,7 @@ def history(lines: Sequence[Mapping[str, Any]]) -> Any:
     return pd.DataFrame(columns)
 
 
-def _flat(line: Mapping[str, Any]) -> Json:
+def _flat(line: Json) -> Json:
     """Return the numbers of a line, those of epsilon one by one."""
     plain = {k: v for k, v in line.items() if not isinstance(v, dict | list)}
     return plain | {f"epsilon {k}": v for k, v in line.get("epsilon", {}).items()}

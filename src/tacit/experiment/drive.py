@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from tacit.codec import pack, unpack
-from tacit.core import Cohort, Method
+from tacit.core import Cohort, Method, State
 
 
 def drive(
     method: Method,
     cohort: Cohort,
-    s: object,
+    s: State,
     *,
-    on_step: Callable[[Any], None] = lambda s: None,
-    advance: Callable[[Callable[[], Any]], Any] = lambda step: step(),
+    on_step: Callable[[State], None] = lambda s: None,
+    advance: Callable[[Callable[[], State | None]], State | None] = lambda step: step(),
     stop_after: int | None = None,
-) -> Any:
+) -> State:
     """Return the last state; ``on_step`` is called with each new one, and may save it.
 
     ``advance`` makes each step; it may make it again, with other replies.
@@ -39,11 +38,11 @@ def drive(
     return s
 
 
-def _following(method: Method, cohort: Cohort, s: object) -> Any:
+def _following(method: Method, cohort: Cohort, s: State) -> State | None:
     return next(method.run(cohort, s), None)
 
 
-def _saved(s: Any) -> tuple[bytes, Any]:
+def _saved(s: State) -> tuple[bytes, State]:
     """Return a digest of a state, and what is left of it after it was saved."""
     blob = pack(s)
     return hashlib.blake2b(blob).digest(), unpack(blob)

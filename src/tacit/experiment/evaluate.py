@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, task
+from tacit.core import Client, ClientId, Method, Params, PartOfTests, Reply, State, task
 from tacit.data.examples import Dataset
 from tacit.data.federated import Federation
 from tacit.engines.server import Engine
@@ -36,14 +35,16 @@ def score(me: Client, x: Params, detailed: bool = False) -> Reply[Scored]:
 
 
 @task(at="server")
-def score_with_method(me: Client, method: Method, s: Any, detailed: bool = False) -> Reply[Scored]:
+def score_with_method(
+    me: Client, method: Method, s: State, detailed: bool = False
+) -> Reply[Scored]:
     """Score what a method makes of its state: a model of this client's own, or everybody's."""
     return Reply(score_with(me, method.predictor(me, s), detailed=detailed))
 
 
 def evaluate(
     method: Method,
-    s: Any,
+    s: State,
     engine: Engine,
     federation: Federation,
     parts: int,
@@ -130,7 +131,7 @@ def _owners(right: torch.Tensor, federation: Federation) -> dict[ClientId, Tally
 
 
 def _personal(
-    method: Method, s: Any, engine: Engine, federation: Federation, detailed: bool
+    method: Method, s: State, engine: Engine, federation: Federation, detailed: bool
 ) -> Evaluation:
     """Evaluate models of the clients' own, each on its client's test data.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
-from typing import Any
 
 from tacit.core import BadInput, Method, NonPrivate, Release, check
 from tacit.methods.spec import name_of
 
 
-def extended(method: Any, rounds: int, predict: Callable[[Method], Iterable[Release]]) -> Any:
+def extended(method: Method, rounds: int, predict: Callable[[Method], Iterable[Release]]) -> Method:
     """Return a method with more rounds.
 
     Refused where its noise was chosen for the rounds that it has: where the same method with more
@@ -20,7 +19,7 @@ def extended(method: Any, rounds: int, predict: Callable[[Method], Iterable[Rele
     if "rounds" not in {f.name for f in fields(method)}:
         raise BadInput(f"rounds = {rounds}: {name_of(method)} has no rounds to add")
     check.number("rounds", rounds, at_least=method.rounds, whole=True)
-    longer = replace(method, rounds=rounds)
+    longer = replace(method, **{"rounds": rounds})
     if rounds > method.rounds and not _goes_on(predict(method), longer, predict):
         raise BadInput(
             f"rounds = {rounds}: the noise of this run was chosen for {method.rounds} rounds in "

@@ -7,19 +7,13 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tacit import codec, privacy
-from tacit.core import (
-    BadInput,
-    BudgetReached,
-    Json,
-    PartOfTests,
-    params_of,
-)
+from tacit.core import BadInput, BudgetReached, Json, PartOfTests, State, params_of
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation
@@ -50,7 +44,7 @@ class Venue(Protocol):
     def world(self, directory: RunDir) -> World: ...
     def config(self, directory: RunDir) -> Config: ...
     def engine(self, directory: RunDir, config: Config) -> Engine: ...
-    def scores(self, s: object, engine: Engine) -> Json: ...
+    def scores(self, s: State, engine: Engine) -> Json: ...
 
 
 def conduct(venue: Venue, directory: RunDir, watch: Watcher) -> Run:
@@ -107,7 +101,7 @@ def _rounds(recorder: Recorder) -> None:
 
 
 def everybodys_model(
-    venue: Venue, directory: RunDir, s: Any
+    venue: Venue, directory: RunDir, s: State
 ) -> tuple[dict[str, Tensor] | None, str]:
     """Return the numbers of the model that all have, if there is one, and what they mean."""
     method, s = venue.experiment.method.innermost(s)
@@ -128,9 +122,10 @@ def everybodys_model(
     return numbers, about.to_json()
 
 
-def _start(recorder: Recorder) -> Any:
+def _start(recorder: Recorder) -> State:
     """Return the state to begin with, and bring everything else back to where it was."""
-    directory, engine, s = recorder.directory, recorder.engine, codec.unpack(recorder.unsaved)
+    directory, engine = recorder.directory, recorder.engine
+    s: State = codec.unpack(recorder.unsaved)
     (saved, accepted), *older = directory.last_good(_say) or [(s, {})]
     if not _alike(saved, s):
         raise BadInput(
@@ -156,7 +151,7 @@ class Recorder:
     unsaved: codec.Stored  # the first state, for as long as there is no checkpoint
     since: float = field(default_factory=time.perf_counter)
 
-    def step(self, s: Any) -> None:
+    def step(self, s: State) -> None:
         """Evaluate and save a new state. Metrics first.
 
         A line without its checkpoint is dropped on resume.
@@ -189,7 +184,7 @@ class Recorder:
         self.engine.count_anew()
         self.since = time.perf_counter()
 
-    def _keep_samples(self, s: Any) -> None:
+    def _keep_samples(self, s: State) -> None:
         """Write the synthetic examples that the server has by now."""
         parts = self.venue.experiment.method.synthetic(s)
         if parts:
@@ -197,12 +192,12 @@ class Recorder:
             y = torch.cat([part.y for part in parts])
             write_samples(self.directory.folder, Examples(x, y))
 
-    def _save(self, s: object) -> None:
+    def _save(self, s: State) -> None:
         keep = self.venue.experiment.setting.keep
         self.directory.save(s, self.engine.snapshot(), keep=keep)
         self.engine.mark_saved()
 
-    def _spent(self, s: Any) -> Json:
+    def _spent(self, s: State) -> Json:
         """Return what the ledger says by now: upper bounds underway, the certificate at the end."""
         experiment = self.venue.experiment
         ledger = self.engine.ledger
@@ -224,7 +219,7 @@ def _say(text: str) -> None:
     print(f"tacit: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _alike(saved: Any, fresh: Any) -> bool:
+def _alike(saved: State, fresh: State) -> bool:
     """Tell whether two states are of one kind, with shared models of one shape if there are any."""
     if isinstance(saved, type(fresh)) and not fresh.x:
         return True

@@ -6,12 +6,11 @@ not finished.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.core import ClientId, Damaged
+from tacit.core import ClientId, Damaged, Json
 from tacit.engines.sealed import Mark, read_sealed, write_sealed
 
 NAME = "manifest.json"
@@ -53,7 +52,7 @@ class Manifest:
     draws: int = 0  # how often the server's seeded draws were written
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Manifest:
+    def of(cls, raw: Json) -> Manifest:
         """Return a manifest from plain values."""
         return cls(
             **{

@@ -6,19 +6,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 
 from tacit.compress import Compressor
-from tacit.core import (
-    Aggregate,
-    BadInput,
-    ClientId,
-    Json,
-    Keywords,
-    Method,
-)
+from tacit.core import Aggregate, BadInput, ClientId, Json, Keywords, Method, State
 from tacit.core.data import Goal
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
@@ -154,7 +146,7 @@ class Plan:
             precision="bf16" if setting.precision == "bf16" else "f32",
         )
 
-    def scores(self, s: Any, engine: Engine) -> Json:
+    def scores(self, s: State, engine: Engine) -> Json:
         """Evaluate on the test set; in the last round by every measure."""
         method, metric = self.experiment.method, self.experiment.setting.metric
         detailed = metric not in COUNTED or s.round >= method.rounds

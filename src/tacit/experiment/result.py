@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit import privacy
-from tacit.core import BudgetReached, Json, Ledger, Observer, Relation, check
+from tacit.core import BudgetReached, Json, Ledger, Observer, Relation, State, check
 from tacit.data.splits import clients_of
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
@@ -233,7 +233,7 @@ class Stopped(BudgetReached):
 
 
 def by_group(
-    experiment: Experiment, s: object, ledger: Ledger, *, quick: bool = False
+    experiment: Experiment, s: State, ledger: Ledger, *, quick: bool = False
 ) -> dict[str, dict[str, float]]:
     """Return, for the groups of clients that a method tells apart, their number and spending."""
     method = experiment.method

@@ -19,7 +19,7 @@ from typing import IO, Any
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tacit import codec
+from tacit import codec, core
 from tacit.codec import remove_parts, write_atomically
 from tacit.core import (
     FEDERATION,
@@ -61,6 +61,7 @@ OWN = (
     ".lock",
 )
 SEVERAL = ("comparison.json", "sweep.json")  # beside the folders of runs that are compared
+Checkpoint = tuple[core.State, dict[ClientId, AskId]]  # and where each client's last reply is
 
 
 class Busy(BadInput):
@@ -240,12 +241,12 @@ class RunDir:
         self.get("config.toml")
         return read_experiment(self.folder / "config.toml")
 
-    def checkpoint(self) -> tuple[Any, dict[ClientId, AskId]] | None:
+    def checkpoint(self) -> Checkpoint | None:
         """Return the last saved state and the engine's snapshot, if a round has been finished."""
         states = self._manifest.states
         return self._load(states[-1]) if states else None
 
-    def _load(self, state: State) -> tuple[Any, dict[ClientId, AskId]]:
+    def _load(self, state: State) -> Checkpoint:
         file = self._checkpoints / state.file
         saved, seal = codec.load_sealed(file, state.place)
         if seal != state.seal:
@@ -267,7 +268,7 @@ class RunDir:
         finally:
             self.unlock()
 
-    def last_good(self, say: Callable[[str], None]) -> list[tuple[Any, dict[ClientId, AskId]]]:
+    def last_good(self, say: Callable[[str], None]) -> list[Checkpoint]:
         """Return the checkpoints that a run can go on from, newest first; none before the first.
 
         What is damaged is left out, and ``say`` is told. A run that has finished rounds never
@@ -302,7 +303,7 @@ class RunDir:
         draws.check(self._manifest.draws)
         return draws
 
-    def save(self, state: Any, accepted: dict[ClientId, AskId], *, keep: int = 1) -> None:
+    def save(self, state: core.State, accepted: dict[ClientId, AskId], *, keep: int = 1) -> None:
         """Add a checkpoint, in one step; of the older ones the last ``keep - 1`` stay."""
         m = self._manifest
         new = State(m.last + 1, state.round, "")

@@ -25,6 +25,7 @@ from tacit.core import (
     Predictor,
     Pure,
     Reply,
+    State,
     task,
 )
 from tacit.core.data import Goal
@@ -65,13 +66,13 @@ def tally(me: Client, x: Params) -> Reply[Tally]:
 
 
 @task(at="measure")
-def tally_shared(me: Client, method: Any, s: Any) -> Reply[Tally]:
+def tally_shared(me: Client, method: Any, s: State) -> Reply[Tally]:
     """Count the successes of the model that all answer with, if not the experiment's network."""
     return Reply(tally_with(me, method.predictor(me, s)))
 
 
 @task(at="measure")
-def tally_own(me: Client, method: Any, s: Any) -> Reply[Tally]:
+def tally_own(me: Client, method: Any, s: State) -> Reply[Tally]:
     """Count the successes of the model that this site answers with."""
     return Reply(tally_with(me, method.predictor(me, s)))
 
@@ -210,7 +211,7 @@ class AtSites:
             s.features,
         )
 
-    def scores(self, s: Any, engine: Engine) -> Json:
+    def scores(self, s: State, engine: Engine) -> Json:
         """Ask every site how good a state is on its own test data."""
         round = s.round
         method, s = self.experiment.method.innermost(s)

@@ -174,7 +174,7 @@ def numbers(cls: type, prefix: str = "") -> list[str]:
     return found
 
 
-def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[Any, Setting]:
+def placed(raw: Json, setting: Setting, values: Values) -> tuple[Any, Setting]:
     """Return a method and a setting with the swept fields at their values, checked as any input."""
     method, moved, known = (
         json.loads(json.dumps(raw)),
@@ -190,7 +190,7 @@ def placed(raw: Mapping[str, Any], setting: Setting, values: Values) -> tuple[An
     return method_from(method), validated(Setting, moved)
 
 
-def _check_field(name: str, word: str, raw: Mapping[str, Any]) -> None:
+def _check_field(name: str, word: str, raw: Json) -> None:
     """Refuse a field that neither the method nor the setting has, or that is not a number."""
     known = [*numbers(method_class(raw["name"])), *numbers(Setting)]
     if name not in known and name in {*raw, *(f.name for f in fields(Setting))}:

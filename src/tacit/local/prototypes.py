@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core import Client, Params, Predictor, check, load_params, params_of, public
@@ -29,7 +29,7 @@ from tacit.privacy.perexample import clipped_sum
 from tacit.privacy.rules import Noised, NoisySteps, Together
 
 CHUNK = 500  # examples that go through the network at a time where no gradient is needed
-Rows = np.ndarray[Any, np.dtype[np.int64]]
+Rows = NDArray[np.int64]
 Embed = Callable[[nn.Module, Tensor], Tensor]
 
 

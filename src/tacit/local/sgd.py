@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core import (
@@ -32,6 +33,7 @@ from tacit.core import (
     params_of,
 )
 from tacit.core.data import GOALS, Goal, LocalData
+from tacit.core.method import S
 from tacit.local import optimizers, schedules
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
@@ -299,9 +301,7 @@ class SGD:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
         return self.steps or self.epochs * max(1, round(n / self.batch))
 
-    def batches(
-        self, n: int, rng: np.random.Generator
-    ) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the rows of each mini-batch: every example once in each epoch."""
         if self.steps:
             epochs = -(-self.steps * self.batch // n)
@@ -334,7 +334,7 @@ def _check_noise(z: float, spent: float, epsilon: float) -> None:
 
 
 @dataclass(frozen=True)
-class Trains(Method):
+class Trains(Method[S]):
     """What methods share whose clients train by SGD in every round, or by DP-SGD with a clip."""
 
     rounds: int = 20  # communication rounds

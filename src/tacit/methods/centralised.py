@@ -19,7 +19,7 @@ from tacit.methods.fedavg import State, train
 
 
 @dataclass(frozen=True)
-class Centralised(Method):
+class Centralised(Method[State]):
     pooled: ClassVar[bool] = True
     goals: ClassVar[tuple[Goal, ...]] = GOALS
     can_follow: ClassVar[bool] = False  # it needs all data

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from tacit.core import Client, Cohort, Outer, Params, Reply, Sample, task
+from tacit.core import Client, Cohort, Innermost, Outer, Params, Reply, Sample, task
 from tacit.data.examples import Examples, Pool
 from tacit.methods.dafl_settings import Settings
 from tacit.methods.local import Done
@@ -31,6 +31,9 @@ class State(Outer):  # around the main method's
 
 @dataclass(frozen=True)
 class DAFL(Settings):
+    def innermost(self, s: State) -> Innermost:
+        return self.method.innermost(s.inner.opened_by(self.method))
+
     def synthetic(self, s: State) -> list[Examples]:
         return list(s.shares.values())
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from tacit.core import BadInput, Method, Outer, Release, Sizes, Times, Unnoised, check
+from tacit.core import BadInput, Method, Release, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg
 from tacit.privacy.rules import once
@@ -64,9 +64,6 @@ class Settings(Augment, Method):
         if self.phase == "open":
             return "main = 'open' sends updates without noise"
         return "" if isinstance(self.method, Trains) else "the main phase has an epsilon of its own"
-
-    def innermost(self, s: Outer) -> tuple[Method, Any]:
-        return self.method.innermost(s.inner.opened_by(self.method))
 
     @property
     def takes_aggregate(self) -> bool:

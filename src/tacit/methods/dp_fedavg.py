@@ -27,7 +27,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class DPFedAvg(Method):
+class DPFedAvg(Method[State]):
     protects = ("client", "clients")
     rounds: int = 20  # communication rounds
     q: float = 0.5  # probability with which each client takes part in a round

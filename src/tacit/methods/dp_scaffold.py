@@ -16,33 +16,32 @@ from dataclasses import dataclass, replace
 from tacit.core import Client, Cohort, Params, Reply, task
 from tacit.local.median_clip import noisy_steps
 from tacit.local.sgd import SGD
-from tacit.methods import scaffold
-from tacit.methods.dp_scaffold_settings import NAME, WHY, Settings
-from tacit.privacy.mechanisms import ClaimedSteps
+from tacit.methods.dp_scaffold_settings import Settings, claimed_steps
+from tacit.methods.scaffold import Scaffold, State, Update, stepped
 
 
 @dataclass(frozen=True)
 class DPScaffold(Settings):
-    def init(self, x0: Params) -> scaffold.State:
-        return scaffold.State(x0, c=x0.zeros())
+    def init(self, x0: Params) -> State:
+        return State(x0, c=x0.zeros())
 
-    def run(self, cohort: Cohort, s: scaffold.State) -> Iterator[scaffold.State]:
+    def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         if self.mode == "certified":
-            same = scaffold.Scaffold(self.rounds, self.per_round, self.sgd, self.server_lr)
+            same = Scaffold(self.rounds, self.per_round, self.sgd, self.server_lr)
             yield from same.run(cohort, s)
             return
         N = len(cohort.everyone)
         for t in range(s.round, self.rounds):
             replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), self.participants(cohort, t))
-            s = scaffold.stepped(cohort, s, replies, self.server_lr, N)
+            s = stepped(cohort, s, replies, self.server_lr, N)
             yield s
 
 
 @task
-def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[scaffold.Update]:
+def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[Update]:
     c_i: Params = me.kept.get("c", c.zeros())
     drift = c - c_i
-    release = ClaimedSteps(me, NAME, WHY)
+    release = claimed_steps(me)
     plain = replace(sgd, clip=0.0, z=0.0, steps=sgd.steps_on(me.size))
     y, K = plain.fit(
         me,
@@ -52,4 +51,4 @@ def train(me: Client, x: Params, c: Params, sgd: SGD) -> Reply[scaffold.Update]:
     )
     y = y.as_released()  # as far as the paper goes
     c_plus = (x - y) / (sgd.reach(K) * sgd.lr_in(me.round)) - drift
-    return Reply(scaffold.Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})
+    return Reply(Update(dy=y - x, dc=c_plus - c_i), keep={"c": c_plus})

@@ -30,7 +30,7 @@ class Moving(State):
 
 
 @dataclass(frozen=True)
-class FedAvg(Trains):
+class FedAvg(Trains[State]):
     averages = True
 
     def init(self, x0: Params) -> State:

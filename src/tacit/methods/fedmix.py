@@ -47,7 +47,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FedMix(Method):
+class FedMix(Method[State]):
     averages = True
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone

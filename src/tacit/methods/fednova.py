@@ -24,7 +24,7 @@ from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
-class FedNova(Trains):
+class FedNova(Trains[State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sgd.refuse_adam("updates are compared by how many gradients they add up")

@@ -16,7 +16,7 @@ from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
-class FedProx(Trains):
+class FedProx(Trains[State]):
     averages = True
     mu: float = 0.01  # weight of the proximal term; 0 is FedAvg
 

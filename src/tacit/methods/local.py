@@ -12,7 +12,7 @@ from tacit.privacy import rules
 
 
 @dataclass(frozen=True)
-class Local(Trains):
+class Local(Trains[State]):
     goals = ("classes",)
     answers = "personal"
     shares = False

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
-from tacit.core import Call, Client, Cohort, Method, Params, Predictor, Reply, check, task
+from tacit.core import Call, Client, Cohort, Method, Params, Predictor, Reply, Sample, check, task
 from tacit.local.prototypes import Episodes, Private, nearest
 
 
@@ -29,7 +29,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class PFLDyn(Method):
+class PFLDyn(Method[State]):
     averages = True
     answers = "personal"
     rounds: int = 20  # communication rounds
@@ -76,13 +76,22 @@ def debiased(
     return local.fit(me, x, grad=lambda g, y: g - g_n + alpha * (y - x), private=private) - x
 
 
-def steps(
-    method: Any, cohort: Cohort, s: State, call: Callable[[Params], Call[Update]]
-) -> Iterator[State]:
-    """Yield the server's states, given what it asks of clients.
+class Debiased(Protocol):
+    """What a method with PFLDyn's server has."""
 
-    Any method with PFLDyn's settings will do.
-    """
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def share(self) -> bool: ...
+    @property
+    def alpha(self) -> float: ...
+    def participants(self, cohort: Cohort, t: int) -> Sample: ...
+
+
+def steps(
+    method: Debiased, cohort: Cohort, s: State, call: Callable[[Params], Call[Update]]
+) -> Iterator[State]:
+    """Yield the server's states, given what it asks of clients."""
     for t in range(s.round, method.rounds):
         replies = cohort.ask(call(s.x), method.participants(cohort, t))
         part = len(replies) / len(cohort.everyone) if method.share else 1.0

@@ -24,7 +24,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Scaffold(Trains):
+class Scaffold(Trains[State]):
     averages = True
     server_lr: float = 1.0  # the server's step along the mean update
 

@@ -19,12 +19,12 @@ from tacit.core.own_code import is_code, trust, word_of
 from tacit.methods import METHODS
 
 
-def validated(cls: type[Any], raw: Json, where: str = "") -> Any:
+def validated(cls: type, raw: Json, where: str = "") -> Any:
     """Build a dataclass from plain values, or say which field is wrong and what it takes."""
     _check_keys(cls, raw, where)
     try:
         text = json.dumps(raw, default=_plain)  # strict Python mode takes no plain dicts
-        adapter = _adapter(cls)  # type: ignore[arg-type]  # a class is hashable
+        adapter = _adapter(cls)
         return adapter.validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
@@ -40,17 +40,17 @@ def validated(cls: type[Any], raw: Json, where: str = "") -> Any:
 
 
 @cache
-def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+def _adapter(cls: type) -> TypeAdapter[Any]:
     """Return what checks a dataclass; making it takes as long as answering a small request."""
     return TypeAdapter(cls)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Return a number of NumPy or PyTorch as one of Python, and anything else as text."""
     return value.item() if getattr(value, "shape", None) == () else str(value)
 
 
-def _check_keys(cls: type[Any], raw: Json, where: str) -> None:
+def _check_keys(cls: type, raw: Json, where: str) -> None:
     """Refuse an unknown key and name the nearest known one."""
     known = {f.name: f for f in fields(cls)}
     for key, value in raw.items():
@@ -154,7 +154,7 @@ def _completed(given: Json, usual: Any) -> Json:
     return {key: _completed_one(value, key, usual) for key, value in given.items()}
 
 
-def _completed_one(value: Any, key: str, usual: Any) -> Any:
+def _completed_one(value: object, key: str, usual: Any) -> Any:
     """Return a setting; of a table the whole of it."""
     names = {f.name for f in fields(usual)}
     if not isinstance(value, dict) or key not in names:

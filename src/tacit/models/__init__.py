@@ -50,7 +50,7 @@ def given_to(name: str) -> dict[str, Any]:
     return {key: plain_value(value) for key, _, value in parts}
 
 
-def _check_arguments(name: str, make: Callable[..., object], given: Mapping[str, Any]) -> None:
+def _check_arguments(name: str, make: Callable[..., object], given: Mapping[str, object]) -> None:
     """Refuse arguments that a network does not take."""
     wanted = inspect.signature(make).parameters
     if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):

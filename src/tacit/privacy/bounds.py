@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.core import Gaussian, Laplace, Relation
 from tacit.privacy.bill import Costs, Part, gaussian_mu, merged, pure_epsilon, twice
 from tacit.privacy.gdp import gdp_epsilon
 
-Curve = np.ndarray[Any, np.dtype[np.float64]]
+Curve = NDArray[np.float64]
 
 # whole orders, which are fast and exact; between them the curve is below its chords
 WHOLE = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512)

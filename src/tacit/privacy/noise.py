@@ -11,14 +11,15 @@ import itertools
 import math
 import ssl
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-Bits = np.ndarray[Any, np.dtype[np.uint64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bits = NDArray[np.uint64]
+Floats = NDArray[np.float64]
 
 # pairs of normal numbers that are made together: what they need fits into a processor's cache
 BLOCK = 2**16

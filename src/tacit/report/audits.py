@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tacit import codec
 from tacit.attacks import Outcome
@@ -65,7 +64,9 @@ def read_audits(folder: Path) -> list[Audit]:
     return [audit for line in lines if (audit := _audit(line)) is not None]
 
 
-def _audit(line: Any) -> Audit | None:
+def _audit(line: object) -> Audit | None:
+    if not isinstance(line, dict):
+        return None
     try:
         audit = Audit(**line)
     except TypeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from tacit.privacy import show_epsilon
 from tacit.report.holdings import Holdings
 from tacit.report.reading import RunFacts
 
+Row = list[Any]  # of a table: what stands in a column is known to whoever fills it
 POINTS = 1000  # of one curve; longer ones are thinned out evenly
 CLIENTS = 100  # shown one by one
 METRICS = WORDS | {"accuracy": "test accuracy", "auroc": "AUROC, one against rest"}
@@ -39,7 +40,7 @@ class Figure:
     title: str
     note: str
     columns: list[str]
-    rows: list[list[Any]]
+    rows: list[Row]
     spec: Json
 
     def plain(self) -> Json:
@@ -48,7 +49,7 @@ class Figure:
         return {"name": self.name, "columns": self.columns, "rows": rows, "spec": self.spec}
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     """Return a number with as many digits as a picture shows; JSON has no infinity."""
     if not isinstance(value, float):
         return value
@@ -113,7 +114,7 @@ def epsilon(runs: Sequence[RunFacts]) -> Figure:
     return Figure("epsilon", "Epsilon over rounds", note, columns, rows, spec)
 
 
-def _curves(runs: Sequence[RunFacts], value: Any) -> list[list[Any]]:
+def _curves(runs: Sequence[RunFacts], value: Callable[[Json], object]) -> list[Row]:
     """Return a row for each round that has a finite value."""
     rows = []
     for run in runs:
@@ -126,7 +127,7 @@ def _curves(runs: Sequence[RunFacts], value: Any) -> list[list[Any]]:
     return rows
 
 
-def _thinned(rows: list[list[Any]]) -> list[list[Any]]:
+def _thinned(rows: list[Row]) -> list[Row]:
     """Return at most so many rows, the first and the last among them."""
     if len(rows) <= POINTS:
         return rows
@@ -137,7 +138,7 @@ def _lines(
     runs: Sequence[RunFacts],
     field: str,
     title: str,
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[Row],
     *,
     percent: bool = False,
 ) -> Json:
@@ -255,7 +256,7 @@ def _heat(
 
 def per_client(runs: Sequence[RunFacts]) -> Figure:
     """Return every client's accuracy on its own test data."""
-    rows: list[list[Any]] = [
+    rows: list[Row] = [
         [run.label, run.folder.name, run.named(str(client)), float(accuracy)]
         for run in runs
         if isinstance(each := run.final.get("per_client"), dict)
@@ -300,9 +301,7 @@ def per_class(runs: Sequence[RunFacts]) -> Figure:
         for name, accuracy in zip(names, each, strict=False):
             if accuracy is not None:
                 found.setdefault((run.label, name), []).append(float(accuracy))
-    rows: list[list[Any]] = [
-        [label, name, float(np.mean(each))] for (label, name), each in found.items()
-    ]
+    rows: list[Row] = [[label, name, float(np.mean(each))] for (label, name), each in found.items()]
     spec = _heat(
         "class",
         "method",

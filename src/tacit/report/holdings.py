@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit import data
 from tacit.core import BadInput
@@ -24,7 +24,7 @@ class Holdings:
     title: str
     clients: list[str]
     classes: list[str]
-    counts: np.ndarray[Any, np.dtype[np.int64]]
+    counts: NDArray[np.int64]
 
 
 def holdings_of(runs: Sequence[RunFacts]) -> Holdings | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from tacit.core import Json
 from tacit.experiment.metrics import WORDS
@@ -37,31 +37,31 @@ def line_of(text: str) -> tuple[Json, list[str]]:
     return {key: value for key, value in line.items() if key not in wrong}, wrong
 
 
-def number(value: Any) -> bool:
+def number(value: object) -> TypeGuard[float]:
     """Tell whether a value is a number that a float can hold."""
     if isinstance(value, bool):
         return False
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= MOST)
 
 
-def _share(value: Any) -> bool:
+def _share(value: object) -> bool:
     """Tell whether a value is between 0 and 1, or not known."""
     return value is None or (number(value) and (math.isnan(value) or 0 <= value <= 1))
 
 
-def _amount(value: Any) -> bool:
+def _amount(value: object) -> bool:
     return value is None or (number(value) and 0 <= value <= MOST)
 
 
-def _loss(value: Any) -> bool:
+def _loss(value: object) -> bool:
     return value is None or (number(value) and not MOST < abs(value) < math.inf)
 
 
-def _epsilon(value: Any) -> bool:
+def _epsilon(value: object) -> bool:
     return number(value) and value >= 0  # infinity is one, NaN is none
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: object) -> bool:
     """Tell whether a value is a square table of whole numbers."""
     return isinstance(value, list) and all(
         isinstance(row, list)
@@ -71,22 +71,22 @@ def _counts(value: Any) -> bool:
     )
 
 
-def _all(kind: type, fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _all(kind: type, fits: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return a test of a list, or of a table by name, whose values all pass a test."""
 
-    def each(value: Any) -> bool:
-        inside = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(map(fits, inside))
+    def each(value: object) -> bool:
+        inside = list(value.values()) if isinstance(value, dict) else value
+        return isinstance(value, kind) and isinstance(inside, list) and all(map(fits, inside))
 
     return each
 
 
-def _is(kind: type) -> Callable[[Any], bool]:
+def _is(kind: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, kind)
 
 
 NEEDED = ("round", "accuracy", "epsilon")  # every version wrote them
-KINDS: dict[str, Callable[[Any], bool]] = {
+KINDS: dict[str, Callable[[object], bool]] = {
     "round": lambda value: isinstance(value, int) and value is not True and _amount(value),
     "epsilon": _all(dict, _epsilon),
     "spent": _epsilon,

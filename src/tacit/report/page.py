@@ -174,16 +174,17 @@ def script(name: str) -> Markup:
     return Markup(re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE))
 
 
-def for_script(value: Any) -> Markup:
+def for_script(value: object) -> Markup:
     """Return JSON that cannot end the script element that it stands in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 
 
-def percent(value: Any) -> str:
+def percent(value: object) -> str:
     """Return a share as text; a dash where there is none."""
-    there = isinstance(value, int | float) and math.isfinite(value)
-    return f"{100 * value:.1f}" if there else "-"
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    return f"{100 * value:.1f}"
 
 
 def cards(runs: Sequence[RunFacts], metric: str) -> list[dict[str, str]]:
@@ -336,8 +337,9 @@ def _row(run: RunFacts, metric: str) -> list[Cell]:
 EPSILONS = ("example/server", "client/server", "client/public")
 
 
-def _share(value: Any) -> Cell:
-    return Cell(percent(value), value if percent(value) != "-" else -1.0)
+def _share(value: object) -> Cell:
+    shown = percent(value)
+    return Cell(shown, float(value) if isinstance(value, int | float) and shown != "-" else -1.0)
 
 
 def _epsilon(value: float | None) -> Cell:

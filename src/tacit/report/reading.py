@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tacit import privacy
 from tacit.core import BadInput, Json, Ledger, NonPrivate, Observer, Release, Unit, registry
@@ -279,7 +278,7 @@ def _sites(folder: Path) -> dict[str, str]:
     return {str(k): str(v) for k, v in sites.items()} if isinstance(sites, dict) else {}
 
 
-def _class_names(data: Any, stated: Any) -> tuple[str, ...]:
+def _class_names(data: object, stated: object) -> tuple[str, ...]:
     if isinstance(data, str) and (public := classes_of(data)):
         return public
     try:
@@ -290,7 +289,7 @@ def _class_names(data: Any, stated: Any) -> tuple[str, ...]:
 
 def _shallow(config: Json) -> Json:
     """Return a configuration that can be walked through; one nested without end is wrong."""
-    level: list[Any] = [config]
+    level: list[object] = [config]
     for _ in range(DEEPEST):
         level = [v for each in level if isinstance(each, dict | list) for v in _inside(each)]
     if level:
@@ -298,7 +297,7 @@ def _shallow(config: Json) -> Json:
     return config
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: Json | list[object]) -> Iterable[object]:
     return value.values() if isinstance(value, dict) else value
 
 
@@ -313,7 +312,7 @@ def of_this_package(raw: Json) -> bool:
     return isinstance(name, str) and name in METHODS and not names_code(raw)
 
 
-def names_code(raw: Any) -> bool:
+def names_code(raw: object) -> bool:
     """Tell whether a value somewhere in a configuration names code, which is not imported here."""
     if isinstance(raw, dict):
         return any(map(names_code, raw.values()))

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -387,6 +386,6 @@ def _config(run: RunFacts) -> list[tuple[str, str]]:
     return found[:60]
 
 
-def _cut(text: Any, most: int = 160) -> str:
+def _cut(text: object, most: int = 160) -> str:
     said = " ".join(str(text).split())
     return said if len(said) <= most else said[: most - 3] + "..."

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tacit.codec import pack, same, unpack
-from tacit.core import Ledger, Method, Params, TooFewReplies
+from tacit.core import Ledger, Method, Params, State, TooFewReplies
 from tacit.engines.config import Fault, no_fault
 from tacit.engines.server import Engine
 from tacit.experiment.drive import drive
@@ -34,12 +34,12 @@ def most_steps(method: Method) -> int:
 def steps(
     method: Method,
     engine: Engine,
-    s: Any,
+    s: State,
     *,
     memory: Memory | None = None,
     stop_after: int | None = None,
-    on_step: Callable[[Any], None] = lambda s: None,
-) -> Iterator[Any]:
+    on_step: Callable[[State], None] = lambda s: None,
+) -> Iterator[State]:
     """Yield a run's states; every step is done as in a process that has just started.
 
     Args:
@@ -64,17 +64,18 @@ def steps(
         memory.forget()
 
 
-def run_to_end(method: Method, engine: Engine, sandbox: Sandbox) -> Any:
+def run_to_end(method: Method, engine: Engine, sandbox: Sandbox) -> State:
     """Return the last state of a run."""
     return last(steps(method, engine, s := rebuilt(method).init(sandbox.x0)), s)
 
 
-def last(states: Iterator[Any], first: Any) -> Any:
+def last(states: Iterator[State], first: State) -> State:
     """Return the last of some states as it is read back, or the one before them."""
-    return unpack(pack([first, *states][-1]))
+    read: State = unpack(pack([first, *states][-1]))
+    return read
 
 
-def first_difference(a: list[Any], b: list[Any]) -> str:
+def first_difference(a: list[State], b: list[State]) -> str:
     """Say where two lists of states part; nothing where they do not."""
     for x, y in itertools.zip_longest(a, b):
         if x is None or y is None:
@@ -119,7 +120,7 @@ def unfit(s: Any, how: str) -> list[str]:
     return found
 
 
-def _unpacked(values: Mapping[str, Any]) -> Iterator[str]:
+def _unpacked(values: Mapping[str, object]) -> Iterator[str]:
     for name, value in values.items():
         try:
             back = unpack(pack(value))
@@ -192,7 +193,7 @@ def only_seeds_decide(sandbox: Sandbox, method: Method) -> list[str]:
 
 def _under(
     sandbox: Sandbox, method: Method, watch: Watch, other: Collection[str] = ()
-) -> list[Any]:
+) -> list[State]:
     with disturbed(watch, other):
         return list(steps(method, sandbox.serial(method), rebuilt(method).init(sandbox.x0)))
 
@@ -228,7 +229,7 @@ def engines_agree(sandbox: Sandbox, method: Method, counts: tuple[int, ...] = (2
     serial = sandbox.serial(method)
     first = rebuilt(method).init(sandbox.x0)
 
-    def look(s: Any) -> None:
+    def look(s: State) -> None:
         left.update(dict.fromkeys(memory.changed()))
 
     want = list(steps(method, serial, first, memory=memory, on_step=look))
@@ -243,7 +244,7 @@ def engines_agree(sandbox: Sandbox, method: Method, counts: tuple[int, ...] = (2
     return [line + why for line in found]
 
 
-def _against(want: list[Any], got: list[Any]) -> list[str]:
+def _against(want: list[State], got: list[State]) -> list[str]:
     where = first_difference(want, got)
     return [f"and this one alone differ {where}"] if where else []
 
@@ -262,14 +263,14 @@ def _books(a: Engine, b: Engine, count: int) -> list[str]:
 # faults
 
 
-def undisturbed(sandbox: Sandbox, method: Method) -> tuple[Any, Ledger]:
+def undisturbed(sandbox: Sandbox, method: Method) -> tuple[State, Ledger]:
     """Return the last state and the ledger of a run that nothing stops."""
     engine = sandbox.serial(method)
     return run_to_end(method, engine, sandbox), engine.ledger
 
 
 def resume_is_invisible(
-    sandbox: Sandbox, method: Method, whole: tuple[Any, Ledger], cut: int, server_dies: bool
+    sandbox: Sandbox, method: Method, whole: tuple[State, Ledger], cut: int, server_dies: bool
 ) -> list[str]:
     """Check that a run which stops after a step goes on as if it had not.
 
@@ -298,7 +299,7 @@ def resume_is_invisible(
 
 def faulty(
     engine_of: Callable[[Method, Fault], Engine], method: Method, sandbox: Sandbox, table: Faults
-) -> tuple[Any, Engine]:
+) -> tuple[State | None, Engine]:
     """Return the last state under faults and the engine, or None where too few replied."""
     engine = engine_of(method, lambda client, t: table.get((client, t)))
     try:

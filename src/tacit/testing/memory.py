@@ -22,7 +22,7 @@ import torch
 from tacit.core import Method, Task
 from tacit.testing.places import written_at
 
-CODE: tuple[type[Any], ...] = (
+CODE: tuple[type, ...] = (
     *(ModuleType, type, FunctionType, BuiltinFunctionType, Task),
     *(property, classmethod, staticmethod, cached_property),
 )
@@ -86,7 +86,7 @@ def _generator(value: object) -> Any:
 class Memory:
     """The globals and class attributes that a method's code knows of, as they were at first."""
 
-    cls: type[Any]
+    cls: type
     first: dict[tuple[Any, str], Any] = field(default_factory=dict)
     looks: dict[tuple[Any, str], Any] = field(default_factory=dict)
 
