@@ -50,16 +50,17 @@ reproduction:
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# Two processes, with a thread each: with more they would wait for each other. Compiled files are
-# kept, whatever the environment says: tests start `tacit` many times.
+# Two processes, with a thread each: with more they would wait for each other. A file is tested in
+# one of them, so that what its tests share is made once. Compiled files are kept, whatever the
+# environment says: tests start `tacit` many times.
 test: check
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # One process: these tests start processes of their own, and some need most of the memory.
 # Then the properties once more, with all of their examples.
 slow: .venv/dev
 	$(BIN)/pytest -m "slow or flower"
-	TACIT_EXAMPLES=all $(BIN)/pytest $$(grep -rl "^from often import" tests)
+	TACIT_EXAMPLES=all $(BIN)/pytest $$(grep -rl --include="*.py" "^from often import" tests)
 
 mutants: .venv/dev
 	$(BIN)/python tests/mutants/run.py

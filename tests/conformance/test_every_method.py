@@ -334,6 +334,7 @@ def test_a_worker_that_dies_between_rounds_is_replaced_unnoticed(sandbox):
     assert not engine.failed
 
 
+@pytest.mark.slow  # those of a method of one's own are spawned in e2e
 def test_spawned_workers_agree_with_forked_ones(sandbox, monkeypatch):
     """Where a fork is not to be had, workers are spawned.
 

@@ -145,6 +145,7 @@ print(max(took), grown * 1024 / (4 * n))
 """
 
 
+@pytest.mark.slow
 def test_fifteen_million_numbers_are_measured_in_time_and_memory():
     """VGG-16 has as many.
 

@@ -301,6 +301,7 @@ def test_a_client_may_have_no_test_rows():
     assert sizes(draw("iid", test=[]).test) == [0] * 5
 
 
+@pytest.mark.slow
 def test_the_split_does_not_depend_on_hash_randomisation():
     code = """
 from tacit.data.splits import split
