@@ -55,7 +55,8 @@ def release(method, present, run, round, rounds, monkeypatch, ledger=None):
     return cuag.train.fn(me, x=X, method=method, lam=0.1, delta=DELTA, **call).sent.dx
 
 
-@pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.slow), "harmonic"])
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["constant", "harmonic"])
 def test_certified_updates_hold_over_many_rounds(monkeypatch, schedule):
     """Four rounds of the worst two clients there are.
 

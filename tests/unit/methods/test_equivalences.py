@@ -177,7 +177,10 @@ def test_three_clients_are_not_centralised(ends):
     assert differ(fedavg, centralised)
 
 
-@pytest.mark.parametrize("M", [1, 4, 100])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("M", [4, *(pytest.param(M, marks=SLOW) for M in (1, 100))])
 def test_fedmix_without_mixing_is_fedavg(ends, M):
     fedavg, without = ends(UNEQUAL, FedAvg(3, sgd=LOCAL), FedMix(3, lam=0.0, M=M, sgd=LOCAL))
     assert same(fedavg, without)

@@ -349,6 +349,7 @@ def test_the_highest_bound_need_not_be_of_the_owner_who_spent_most():
     assert most_spent(owners, "zero-out", DELTA) == ("whole", each["whole"])
 
 
+@pytest.mark.slow
 def test_a_thousand_different_mechanisms_are_joined_for_the_worse():
     """As many noise multipliers as rounds; between the least and the largest of them."""
     q = Sampling("poisson", 0.01)

@@ -305,6 +305,7 @@ def dp_sgd(batch, z=0.5):
     return fit
 
 
+@pytest.mark.slow
 def test_one_step_of_dp_sgd_on_everyone(holds):
     ledger = Ledger()
     training_trial(dp_sgd(8), ledger)(True, 0)
