@@ -48,6 +48,7 @@ def cost(lines):
     return privacy.epsilon(Ledger(lines), **how)
 
 
+@pytest.mark.slow
 def test_the_papers_synthetic_set_does_not_tell_exact_counts():
     """Labels are chosen by PLS, and the certificate has what that costs."""
     dataset = Dataset("scans", pictures(), pictures(), ("a", "b", "c"))
@@ -72,7 +73,12 @@ def test_the_papers_synthetic_set_does_not_tell_exact_counts():
         ("dafl.synthesise", DAFL(**PAPER, gamma=0.5), 0.01),  # PLS is predicted as one choice
         ("gfl.offline", GFL(**PAPER, n_k=20), 1e-6),
         # the size that a certified GAN goes by is a noisy one
-        ("dafl.synthesise", DAFL(generator="gan", gan=UNLABELLED, gamma=0.5), 0.3),
+        pytest.param(
+            "dafl.synthesise",
+            DAFL(generator="gan", gan=UNLABELLED, gamma=0.5),
+            0.3,
+            marks=pytest.mark.slow,
+        ),
         ("gfl.offline", GFL(generator="gan", gan=UNLABELLED, n_k=20), 0.3),
         ("dafl.synthesise", DAFL(gamma=0.5), 1e-6),
         ("gfl.offline", GFL(n_k=20), 1e-6),
