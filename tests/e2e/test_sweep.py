@@ -81,6 +81,7 @@ def test_several_methods_on_a_grid(capsys):
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_half_way_goes_on_without_repeating_anything(capsys, start):
     process = start(*SWEEP, "--out", "killed")
     wait_for(

@@ -124,7 +124,7 @@ def as_method(word, settings):
 SHORT = [
     "fedavg", "fedprox", "scaffold", "dp_scaffold", "fednova", "centralised", "local", "cl_fl",
     "ldp_fl gradient", "ldp_fl update", "dp_fedavg", "dp_fedavg adaptive", "nbafl", "udp", "gfl",
-    "prifedsync", "cuag example", "cuag clients", "moments", "dafl dp-sgd", "pate", "pate vote",
+    "prifedsync", "cuag example", "cuag clients", "moments", "dafl", "pate", "pate vote",
     "kd_dpfl", "dafl moments", "gfl gan", "fedavgm", "fedadam", "mr_mtl", "ditto",
 ]  # fmt: skip
 

@@ -175,7 +175,7 @@ def at_work(method):
     [
         pytest.param(DPFedAvg(rounds=800, q=0.4), Sampling("poisson", 0.4), marks=pytest.mark.slow),
         (DPFedAvg(rounds=800, q=0.4, adaptive=True), Sampling("poisson", 0.4)),
-        (CLFL(rounds=800, per_round=2), Sampling("fixed", 0.4)),
+        pytest.param(CLFL(rounds=800, per_round=2), Sampling("fixed", 0.4), marks=pytest.mark.slow),
         (CLFL(rounds=10), Sampling()),
     ],
     ids=["dp_fedavg", "dp_fedavg-adaptive", "cl_fl", "cl_fl-everyone"],

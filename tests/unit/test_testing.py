@@ -215,6 +215,7 @@ def test_state_in_a_module_or_a_class_is_named(mine, prefix, read, write, words)
     assert f"({line_of(file, f'            {write}')})" in said
 
 
+@pytest.mark.slow
 def test_a_local_across_a_yield_is_named(mine):
     method, _ = mine(
         ("        for t in range", "        m = s.x.zeros()\n        for t in range"),
@@ -330,6 +331,7 @@ def test_a_released_point_that_is_written_to_is_named(mine):
     assert said.startswith(f"train ({line_of(file, 'def train')}) sends dx to the server without")
 
 
+@pytest.mark.slow
 def test_more_than_was_said_beforehand_is_named(mine):
     """It trains twice a round and says once."""
     method, _ = mine(("    y, _ = sgd.fit(me, x)", "    y, _ = sgd.fit(me, sgd.fit(me, x)[0])"))

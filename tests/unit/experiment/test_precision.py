@@ -85,7 +85,7 @@ print(json.dumps(out))
 """
 
 
-@pytest.fixture(scope="module", params=["fedavg", pytest.param("pfldyn cuag", marks=SLOW)])
+@pytest.fixture(scope="module", params=[pytest.param("fedavg pfldyn cuag", marks=SLOW)])
 def found(request):
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

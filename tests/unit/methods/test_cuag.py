@@ -192,7 +192,11 @@ CERTIFIED = {
 }
 
 
-@pytest.mark.parametrize("name", CERTIFIED)
+DEAR = "example, eps"  # an accountant solves for samples
+PRICED = [pytest.param(n, marks=pytest.mark.slow if n == DEAR else ()) for n in CERTIFIED]
+
+
+@pytest.mark.parametrize("name", PRICED)
 def test_a_run_costs_what_was_asked_for_and_predicted(sandbox, name):
     method = CERTIFIED[name]
     s, engine = run(sandbox, method)

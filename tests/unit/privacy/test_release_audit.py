@@ -227,7 +227,10 @@ def test_votes_of_sub_teachers(holds):
     assert got.certified == pytest.approx(gdp_epsilon(math.sqrt(2), DELTA))
 
 
-@pytest.mark.parametrize(("kind", "scale"), [("gaussian", 2.0), ("laplace", 2.0)])
+@pytest.mark.parametrize(
+    ("kind", "scale"),
+    [("gaussian", 2.0), pytest.param("laplace", 2.0, marks=pytest.mark.slow)],
+)
 def test_noisy_max(holds, kind, scale):
     """Only the winners are seen, which hide more than the noisy counts that are accounted for."""
 
