@@ -266,7 +266,7 @@ def test_a_mechanism_that_is_not_there_names_those_that_are():
         BadInput, match=r"^mechanism = 'flatt': did you mean 'flat'\? Allowed: flat, layers,"
     ):
         LDPFL(mode="update", mechanism="flatt")
-    with pytest.raises(BadInput, match="means nothing in mode = 'dp-sgd', only in 'update'"):
+    with pytest.raises(BadInput, match="means nothing in mode = 'auto', only in 'update'"):
         LDPFL(mechanism="layers")
 
 
