@@ -71,7 +71,7 @@ def in_bytes(rng, blob):
 
 
 def mutated(rng, changes):
-    """Return a lie that is another one each time; what was sent is kept in ``changes``."""
+    """Return a lie that is another one each time; ``changes`` says of which kind it was."""
 
     def lie(content, said):
         if kind_of(content) != "ask":
@@ -84,7 +84,7 @@ def mutated(rng, changes):
             blob = in_bytes(rng, blob)
         else:
             about = in_json(rng)(about)
-        changes.append((about, blob))
+        changes.append(which)
         return letter(word, json.loads(json.dumps(about)), packed(blob))
 
     return lie
