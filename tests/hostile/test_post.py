@@ -15,7 +15,7 @@ from hospitals import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.apps import gateway, keys
+from tacit.apps import gateway, keys, sending
 from tacit.apps import post as posts
 from tacit.apps.connection import Carrier, Session
 from tacit.apps.flower_internals import (
@@ -29,6 +29,7 @@ from tacit.apps.letters import sealed, unsealed
 from tacit.apps.listener import Denied
 from tacit.apps.message_heads import head, telling
 from tacit.apps.post import Parcel, Post
+from tacit.apps.sending import PostGrid
 from tacit.apps.signing import Signer
 from tacit.codec import Stored, pack, same, unpack
 from tacit.core import BadInput
@@ -294,6 +295,27 @@ def test_an_answer_can_begin_anew(post):
     bring(post, whole)
     assert opened(post.take(ID), 1 << 20)[2] == b"less"
     assert list(post.folder.iterdir()) == []
+
+
+def test_an_answer_is_not_lost_with_flower_s_word_of_it(post, monkeypatch):
+    """Flower says once that there is an answer; killed while it does, it never says so again."""
+    silent = SimpleNamespace(PullMessages=lambda asked: SimpleNamespace(messages_list=[]))
+    monkeypatch.setattr(PostGrid, "_runtime_client", silent, raising=False)
+    monkeypatch.setattr(PostGrid, "close", lambda self: None)
+    grid = object.__new__(PostGrid)
+    grid.post = post
+    monkeypatch.setattr(sending, "LOOK", 0.0)
+    for id in (ID, OTHER):
+        post.prepare(id, NODE, content(), 60.0)
+    whole = b"".join(sealed(content(b"answer")))
+    bring(post, whole)
+    post.receive(OTHER, NODE, 0, len(whole), whole[:5])
+    assert grid.pull_messages([ID, OTHER]) == []  # it may still say so
+    monkeypatch.setattr(posts, "OVERDUE", 0.0)
+    (answer,) = grid.pull_messages([ID, OTHER])
+    assert answer.metadata.reply_to_message_id == ID
+    assert opened(answer.content, 1 << 20)[2] == b"answer"
+    assert grid.pull_messages([ID, OTHER]) == []  # and once only
 
 
 def test_an_answer_that_is_not_whole_is_none(post):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,7 @@ from tacit.core import BadInput
 
 PIECE = 4 << 20  # bytes of what is carried in one request
 SMALL = 1 << 20  # bytes of an answer that lies in memory
+OVERDUE = 10.0  # seconds after which Flower's word of an answer is awaited no longer
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Answer:
     stream: BinaryIO
     file: Path | None
     size: int = 0
+    since: float = math.inf  # when it was there in full, by the monotonic clock
 
     @classmethod
     def of(cls, total: int, file: Path) -> Answer:
@@ -69,6 +72,8 @@ class Answer:
             raise Denied(409, "not the piece that is wanted")
         self.stream.write(piece)
         self.size += len(piece)
+        if self.size == self.total:
+            self.since = time.monotonic()
 
     def drop(self) -> None:
         """Hold nothing any longer."""
@@ -145,6 +150,13 @@ class Post:
         """Wait for an announcement, but not for ever."""
         self._news.wait(seconds)
         self._news.clear()
+
+    def overdue(self, messages: Iterable[str]) -> list[str]:
+        """Return those of some messages whose answers have long been here in full."""
+        then = time.monotonic() - OVERDUE
+        with self._lock:
+            parcels = {message: self._parcels.get(message) for message in messages}
+        return [m for m, p in parcels.items() if p and p.answer and p.answer.since <= then]
 
     def take(self, message: str) -> RecordDict:
         """Return the answer to a message, and forget both; :class:`BadInput` if there is none."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, Metadata, RecordDict
 
 from tacit.apps.flower_internals import (
     Error,
@@ -19,6 +19,7 @@ from tacit.apps.flower_internals import (
 from tacit.apps.message_heads import head, telling
 from tacit.apps.post import Post
 from tacit.core import BadInput
+from tacit.engines.flower import TYPE
 
 LOOK = 2.0  # seconds after which Flower is asked for answers of which no word has come
 
@@ -53,15 +54,21 @@ class PostGrid(HttpGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Wait a moment for an announcement; return the answers that are there."""
-        self.post.wait(LOOK)
-        wanted = PullAppMessagesRequest(message_ids=list(message_ids))
-        got = self._runtime_client.PullMessages(wanted)
-        return [self._whole(one) for one in got.messages_list]
+        """Wait a moment for an announcement; return the answers that are there.
 
-    def _whole(self, one: Any) -> Message:
+        Flower hands out its word of an answer once. If it is killed while it does, the word is
+        lost, but not the answer, which a known site has brought to the gate.
+        """
+        self.post.wait(LOOK)
+        wanted = list(message_ids)
+        got = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
+        answers = [self._whole(message_from_proto(one)) for one in got.messages_list]
+        told = {answer.metadata.reply_to_message_id for answer in answers}
+        late = self.post.overdue(message for message in wanted if message not in told)
+        return answers + [self._whole(_word_of_answer(message)) for message in late]
+
+    def _whole(self, answer: Message) -> Message:
         """Return an answer with what it carries; whatever is wrong with it, it alone is lost."""
-        answer: Message = message_from_proto(one)
         if answer.has_error():
             return answer
         about = answer.metadata
@@ -71,3 +78,20 @@ class PostGrid(HttpGrid):
             why = str(e) if isinstance(e, BadInput) else f"cannot be read ({type(e).__name__})"
             return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
         return make_message(metadata=about, content=content)
+
+
+def _word_of_answer(message: str) -> Message:
+    """Return what Flower would say of an answer, as far as anybody looks at it."""
+    about = Metadata(
+        run_id=0,
+        message_id="",
+        src_node_id=0,
+        dst_node_id=0,
+        reply_to_message_id=message,
+        group_id="",
+        created_at=time.time(),
+        ttl=LOOK,
+        message_type=TYPE,
+    )
+    made: Message = make_message(metadata=about, content=RecordDict())
+    return made
