@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -78,7 +78,8 @@ class SGD:
     ledger says at what cost.
     """
 
-    lr: float = USUAL_LR  # step size; 0: by the method's rule, or 0.05 where it has none
+    # step size; auto: by the method's rule, or 0.05 where it has none
+    lr: float | Literal["auto"] = USUAL_LR
     # how a step uses its gradient; adam: step sizes that follow each weight's gradients
     optimizer: optimizers.Name = field(default="sgd", kw_only=True)
     epochs: int = 1  # passes over the client's data in one round
@@ -95,7 +96,7 @@ class SGD:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        check.number("sgd.lr", self.lr, at_least=0)
+        check.number("sgd.lr", self.usual_lr, above=0)
         check.number("sgd.epochs", self.epochs, at_least=1, whole=True)
         check.number("sgd.batch", self.batch, at_least=1, whole=True)
         check.choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
@@ -198,7 +199,7 @@ class SGD:
     @property
     def usual_lr(self) -> float:
         """The step size of the first round; the usual one where no rule has chosen another."""
-        return self.lr or USUAL_LR
+        return USUAL_LR if self.lr == "auto" else self.lr
 
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""

@@ -38,8 +38,8 @@ class Settings(Method):
     # the server's: share of its last step that is taken again; auto: 0.9 where gradients of a
     # linear model are sent, else 0
     momentum: float | Literal["auto"] = "auto"
-    # local training; where gradients of a linear model are sent, lr 0 is chosen by their noise
-    sgd: SGD = field(default_factory=lambda: SGD(lr=0.0, batch=64))
+    # local training; where gradients of a linear model are sent, lr auto is chosen by their noise
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto", batch=64))
 
     def __post_init__(self) -> None:
         check.rounds(self.rounds, self.per_round)
@@ -83,11 +83,14 @@ class Settings(Method):
     def tuned(self, known: Known) -> Self:
         """Choose what nobody has said."""
         if not known.linear or self.mode not in ("auto", "gradient"):
-            return replace(self, mode=self.how)
+            usual = replace(self.sgd, lr=self.sgd.usual_lr)
+            return replace(self, mode=self.how, sgd=usual)
         clip = choices.CLIP if self.clip == "auto" else self.clip
         momentum = choices.MOMENTUM if self.momentum == "auto" else self.momentum
         chosen = replace(self, mode="gradient", clip=clip, momentum=momentum)
-        lr = self.sgd.lr or choices.step_size(chosen.noise_in_mean(known))
+        lr = self.sgd.lr
+        if lr == "auto":
+            lr = choices.step_size(chosen.noise_in_mean(known))
         return replace(chosen, sgd=replace(self.sgd, lr=lr))
 
     def noise_in_mean(self, known: Known) -> float:

@@ -62,6 +62,7 @@ def trained(few, tmp_path_factory):
         if name not in made:
             method = small(name)
             how = PUBLIC if method.needs_public else HOW
+            how = how | {"model": "mlp"} if name == "fedrep" else how  # it shares all but a layer
             out = tmp_path_factory.mktemp("use") / name
             made[name] = tacit.run(method, data=few, out=out, **how)
         return made[name]
