@@ -138,6 +138,7 @@ def test_help_shows_the_defaults_of_an_experiment_file(tmp_path: Path) -> None:
     shown = {"--clients INT": "7", "--mu FLOAT": "0.3", "--sgd.lr FLOAT|{auto}": "0.7"}
     for flag, value in shown.items():
         assert re.search(rf"{re.escape(flag)} [^()]*\(default: {re.escape(value)}\)", text)
+    assert text.endswith("--out runs/mine")
 
 
 def test_flags_stand_in_groups() -> None:

@@ -178,7 +178,8 @@ def examples_of(word: str, method: Method) -> list[str]:
     """Return two commands to begin with: a method's cost before it runs, and a run."""
     split = "sizes:2x300,8x50,public=200" if method.needs_public else "label:2"
     cost = [f"tacit privacy {word} --split {split}"] if not word.endswith(".toml") else []
-    return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{label_of(word)}"]
+    folder = Path(label_of(word)).stem  # of a file without its folders, too
+    return [*cost, f"tacit run {word} --split {split} --seed 1 --out runs/{folder}"]
 
 
 RESUME_HELP = """usage: tacit resume DIR [--rounds N] [--back N] [--track tensorboard|mlflow]
