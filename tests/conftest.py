@@ -9,6 +9,7 @@ from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from sandbox import Sandbox
 
+from tacit.core import own_code
 from tacit.engines import client_host
 
 # how long an example takes says how busy the machine is, not whether the code is right
@@ -74,6 +75,15 @@ def _no_power_failures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_code():
+    """Code that tests have named is forgotten with their file: what they wrote is gone by then."""
+    before = set(own_code._files)
+    yield
+    for name in set(own_code._files) - before:
+        del own_code._files[name]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -143,13 +143,13 @@ def test_an_installed_method_is_found_by_its_entry_point(own):
     info = own / "fake_fedadam-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-fedadam\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[tacit.methods]\nfedadam = fake_fedadam:FedAdam\n")
-    with pytest.raises(BadInput, match="method = 'fedadam'"):
-        method_class("fedadam")
+    (info / "entry_points.txt").write_text("[tacit.methods]\nfakeadam = fake_fedadam:FedAdam\n")
+    with pytest.raises(BadInput, match="method = 'fakeadam'"):
+        method_class("fakeadam")
     sys.path.insert(0, str(own))
-    cls = method_class("fedadam")
+    cls = method_class("fakeadam")
     assert (cls.__module__, cls.__name__) == ("fake_fedadam", "FedAdam")
-    assert as_method("fedadam:rounds=7").rounds == 7
+    assert as_method("fakeadam:rounds=7").rounds == 7
 
 
 def test_two_files_of_one_name_are_refused(own):
