@@ -20,6 +20,8 @@ from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.fedmix import share_means
 from tacit.methods.fedprox import FedProx
 from tacit.methods.fedprox import train as prox_train
+from tacit.methods.kd_dpfl import KDDPFL
+from tacit.methods.kd_dpfl import train as kd_train
 from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.scaffold import train as scaffold_train
 
@@ -72,7 +74,32 @@ def test_an_experiment_with_one_epsilon_can_be_run_and_keeps_to_it(name, tmp_pat
     policy = from_experiment(Experiment(method, Setting(model="mlp")), X, 12)
     for call, round in asked(method, tmp_path):
         policy.allows(call, round)
-    assert policy.run_budget < 6.0 or name in ("prifedsync", "kd_dpfl")  # of clients; of two sites
+    assert policy.run_budget < 6.0
+
+
+def test_less_noise_than_usual_may_be_what_a_large_epsilon_asks_for():
+    method = small("dp_scaffold", 2)
+    usual = method.sgd.z
+    dear = replace(method, epsilon=50.0).solved({"0": 12}, {"0": 2}, 1e-5)
+    policy = from_experiment(Experiment(replace(method, epsilon=50.0), Setting()), X, 12)
+    assert 0 < dear.sgd.z < usual
+    policy.allows(scaffold_train(x=X, c=X, sgd=dear.sgd))
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_a_site_of_two_kinds_that_accepted_an_epsilon_spends_no_more(join, tmp_path):
+    """An epsilon of a phase is solved and may be any: who asks for 100, or lies, gets no more."""
+    seen = KDDPFL(rounds=3, epsilon=3.0, large_join=join)
+    policy = from_experiment(Experiment(seen, Setting(model="mlp")), X, 12)
+    site = a_site(tmp_path, policy=policy, noise="os")
+    how = {"x": X, "eps_pri": 1.0, "delta": 1e-5}
+    if join:
+        dear = replace(seen, eps_1=1.0, eps_2=100.0)
+        with pytest.raises(BudgetReached):
+            ask(site, kd_train(method=dear, K={"1": 3}, **how))
+    ask(site, kd_train(method=seen, K={"1": 1}, **how))  # as if there were one round alone
+    with pytest.raises(BudgetReached):
+        ask(site, kd_train(method=seen, K={"1": 1}, **how), 1)
 
 
 def test_settings_that_follow_a_rule_may_be_any_and_the_mode_only_what_the_rule_makes_of_it():

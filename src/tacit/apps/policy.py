@@ -12,14 +12,24 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeGuard
 
 from tacit import privacy
-from tacit.core import BadInput, Call, Json, Known, Ledger, Method, Params, Task, check
+from tacit.core import (
+    FEDERATION,
+    BadInput,
+    Call,
+    Json,
+    Known,
+    Ledger,
+    Method,
+    Params,
+    Task,
+    check,
+)
 from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.core.toml import read_toml
@@ -160,7 +170,7 @@ def from_experiment(
     numbers = sum(v.numel() for v in x0.values()) if linear else 0
     method = experiment.method.tuned(Known({"0": size}, setting.delta, numbers))
     policy = _for_method(experiment.method, x0)
-    policy = replace(policy, values=_left_open(policy, _solved(method, size, setting.delta), x0))
+    policy = _left_open(policy, _for_method(_solved(method, size, setting.delta), x0))
     values = {**policy.values, (None, "delta"): (setting.delta,)}
     networks = () if setting.model == "auto" else (setting.model,)
     cost = foretold(method, size, setting.delta)
@@ -182,12 +192,14 @@ def _solved(method: Method, size: int, delta: float) -> Method:
         return method
 
 
-def _left_open(agreed: Policy, solved: Method, x0: Params) -> dict[Key, tuple[object, ...]]:
-    """Return the agreed values, words with what they become, without numbers that are solved."""
-    later = _for_method(solved, x0).values
+def _left_open(agreed: Policy, solved: Policy) -> Policy:
+    """Return what was agreed to, words with what they become, without numbers that are solved."""
+    later = solved.values
     values = {k: tuple(dict.fromkeys((*v, *later.get(k, ())))) for k, v in agreed.values.items()}
     same = {k for k, v in agreed.values.items() if later.get(k, v) == v}
-    return {k: v for k, v in values.items() if k in same or not any(map(_is_number, v))}
+    kept = {k: v for k, v in values.items() if k in same or not any(map(_is_number, v))}
+    bounds = {k: b if b == solved.bounds[k] else (0.0, math.inf) for k, b in agreed.bounds.items()}
+    return replace(agreed, values=kept, bounds=bounds)
 
 
 def _for_method(method: Method, x0: Params) -> Policy:
@@ -268,17 +280,33 @@ class _Reach:
 def foretold(method: Method, size: int, delta: float) -> float:
     """Return what a run costs an example of a site at most, against the server.
 
-    One round may be done again, as after a coordinator's restart. Infinite where the method
-    promises nothing, or cannot say it of one site alone.
+    One round may be done again, as after a coordinator's restart. A method that tells kinds of
+    sites apart is asked of either kind. Infinite where the method promises nothing, or cannot say
+    it of so few sites.
     """
-    sizes, once = {"0": size}, {"0": method.rounds}
-    try:
-        solved = method.solved(sizes, once, delta)
-        lines = solved.releases(sizes, {"0": method.rounds + 1}, delta)
-    except BadInput:
-        return math.inf
-    spent = partial(privacy.epsilon, unit="example", observer="server", delta=delta)
-    return spent(Ledger(lines)) * (1 + 1e-6)  # what is solved hits its epsilon almost
+    for sizes in ([{"0": size}], *(_beside(size, others) for others in (1, 99))):
+        try:
+            return max(_cost(method, each, delta) for each in sizes)
+        except BadInput:
+            continue
+    return math.inf
+
+
+def _beside(size: int, others: int) -> list[dict[str, int]]:
+    """Return a site's federations with larger sites, and with smaller ones."""
+    names = [str(i) for i in range(1, others + 1)]
+    return [{"0": size} | dict.fromkeys(names, n) for n in (10 * size, max(1, size // 10))]
+
+
+def _cost(method: Method, sizes: Mapping[str, int], delta: float) -> float:
+    """Return what a run costs an example of the first site."""
+    once, again = (dict.fromkeys(sizes, method.rounds + more) for more in (0, 1))
+    lines = method.solved(sizes, once, delta).releases(sizes, again, delta)
+    own = Ledger(line for line in lines if line.owner in ("0", FEDERATION))
+    if lines and not len(own):  # only the other kind releases anything
+        return 0.0
+    spent = privacy.epsilon(own, unit="example", observer="server", delta=delta)
+    return spent * (1 + 1e-6)  # what is solved hits its epsilon almost
 
 
 @dataclass(frozen=True)
