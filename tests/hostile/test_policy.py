@@ -223,6 +223,20 @@ def test_a_policy_file_in_words(tmp_path):
         assert why in str(e.value)
 
 
+def test_a_policy_file_bounds_what_a_method_chooses(tmp_path):
+    file = tmp_path / "policy.toml"
+    bounds = "lr = [0, 100]\nclip = [0, 1]\nmomentum = [0, 0.9]"
+    file.write_text(f'methods = ["ldp_fl"]\nmodes = ["gradient"]\n[bounds]\n{bounds}')
+    policy = read_policy(file, X)
+    numbers = sum(v.numel() for v in X.values())
+    chosen = LDPFL(rounds=2).tuned(Known({"0": 12, "1": 100}, 1e-5, numbers))
+    how = {"x": X, "K": 2, "q": 1.0, "delta": 1e-5}
+    policy.allows(ldp_fl.train(method=chosen, **how))
+    for other in ({"clip": 2.0}, {"mode": "dp-sgd"}, {"epsilon": 9.0}):
+        with pytest.raises(Refused, match=next(iter(other))):
+            policy.allows(ldp_fl.train(method=replace(chosen, **other), **how))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

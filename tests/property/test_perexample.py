@@ -129,9 +129,25 @@ def test_transposed_conv2d(n, kernel, stride, padding, extra, groups, bias):
     assert_agree(model, squared, x, torch.randn(model(x).shape))
 
 
+@pytest.mark.parametrize("stride", [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("size", [4, 12])
+def test_transposed_conv2d_whose_output_has_room_for_the_kernel_once_more(stride, size):
+    """Its output may be padded by a stride and more, where it is dilated."""
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(4, 6, 3, stride, 1, 2, dilation=3)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Tanh(), layer)
+    x = torch.randn(3, 4, size, size + 1)
+    assert_agree(model, squared, x, torch.randn(model(x).shape))
+
+
 @pytest.mark.parametrize(
     "layer",
-    [nn.Conv1d(4, 6, 3, 2, 1), nn.Conv1d(9, 6, 3), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)],
+    [
+        nn.Conv1d(4, 6, 3, 2, 1),
+        nn.Conv1d(9, 6, 3),
+        nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2),
+        nn.ConvTranspose1d(4, 6, 3, 1, 1, 1, dilation=2),
+    ],
 )
 def test_one_dimension(layer):
     channels = layer.in_channels

@@ -364,9 +364,10 @@ class Conv(Layer):
         """Return the weight's piece from what a kernel gives, or its gradient, and what it sees."""
         where = (self.kernel, self.stride, self.padding, self.dilation)
         A = g.permute(0, 2, 3, 1).flatten(1, 2)
+        high, wide = g.shape[2:]  # the kernel may fit in once more: output_padding of a transpose
         if x.shape[1] > 1 and self.rows == 1 and self.is_formed(g, x):
-            return self.from_strips(A, strips(x, *where), g.shape[2])
-        return self.from_patches(A, patches(x, *where))
+            return self.from_strips(A, strips(x, *where)[:, :, :, :wide], high)
+        return self.from_patches(A, patches(x, *where)[:, :high, :wide])
 
     def of_one_channel(self, x: Tensor, g: Tensor) -> list[Piece]:
         """Return the pieces of weight and bias together: a bias is a weight that always sees 1.
@@ -458,10 +459,10 @@ class ConvTranspose(Conv):
         return y.squeeze(2) if self.flat else y
 
     def input_grad(self, x: Tensor, g: Tensor) -> Tensor:
-        g = g.unsqueeze(2) if self.flat else g
+        x, g = (t.unsqueeze(2) if self.flat else t for t in (x, g))
         back = F.conv2d(
             g, self._weight(), None, self.stride, self.padding, self.dilation, self.module.groups
-        )
+        )[:, :, : x.shape[2], : x.shape[3]]
         return back.squeeze(2) if self.flat else back
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
