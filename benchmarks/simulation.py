@@ -2,6 +2,8 @@
 
     pip install -e ".[bench]" && pip install --no-deps "pfl==0.6.*"
     python benchmarks/simulation.py [--repeats 3] [--only tacit,plain-procs2]
+    git worktree add ../before COMMIT
+    python benchmarks/simulation.py --beside ../before --only tacit
 
 Every peer trains the same network on the same images with the same steps (peers/workload.py). Each
 runs in a process of its own, one after the other, in turns, so that a slow minute of the machine
@@ -34,11 +36,21 @@ WORKLOADS = {"10 clients x 1024 images": (10, 1024), "100 clients x 128 images":
 
 
 def measure(peer: str, clients: int, images: int, rounds: int) -> dict[str, Any]:
-    """Run one peer in a process of its own and return what it printed."""
-    script, *flags = PEERS[peer]
-    command = [sys.executable, str(Path(__file__).parent / "peers" / script), *flags]
+    """Run one peer in a process of its own and return what it printed.
+
+    Args:
+        peer: a name in ``PEERS``, or the folder of another checkout, whose own script is run
+        clients: how many there are
+        images: of each
+        rounds: how many
+    """
+    script, *flags = PEERS.get(peer, PEERS["tacit"])
+    checkout = Path(__file__).parents[1] if peer in PEERS else Path(peer).resolve()
+    command = [sys.executable, str(checkout / "benchmarks" / "peers" / script), *flags]
     command += ["--clients", str(clients), "--images", str(images), "--rounds", str(rounds)]
     environment = os.environ | {"TACIT_BENCH_T0": str(time.time())}
+    if peer not in PEERS:
+        environment["PYTHONPATH"] = str(checkout / "src")
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         sys.exit(f"{peer} failed:\n{done.stderr[-2000:]}")
@@ -73,10 +85,14 @@ def main() -> None:
         "--rounds", type=int, default=6, help="rounds in each run; the first is not counted"
     )
     parser.add_argument("--only", default=",".join(PEERS), help="peers, separated by commas")
+    parser.add_argument("--beside", help="a checkout of another commit, to compare with")
     given = parser.parse_args()
+    peers = given.only.split(",")
+    if given.beside:
+        peers.append(given.beside)
     for name, (clients, images) in WORKLOADS.items():
         print(f"\n{name}: DA-FL's CNN, batch 32, one local epoch, everyone takes part")
-        results: dict[str, list[dict[str, Any]]] = {peer: [] for peer in given.only.split(",")}
+        results: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
         for turn in range(given.repeats):
             for peer in results:
                 print(
