@@ -10,7 +10,10 @@ import pytest
 from gates import Door, ended, files, memory
 from hospitals import wait_for
 
+from tacit.apps import keys
+from tacit.apps.gateway import REQUEST
 from tacit.apps.listener import Limits, Throttled
+from tacit.apps.signing import Signer
 
 CROWD = """
 import resource, socket, sys
@@ -126,6 +129,20 @@ def test_a_body_that_stops_coming_is_given_up(narrow):
     wait_for(lambda: narrow.gate._listener.bodies == 0, 2, "letting go")
     assert narrow.call(b"y" * 4_000).status_code == 200
     assert narrow.inside.got == [("/v1/fleet/pull-messages", b"y" * 4_000)]
+
+
+def test_one_site_leaves_room_for_what_others_send(door):
+    """It says in all its connections that much is to come, and then sends nothing."""
+    other = keys.make_site_key(door.folder, "hospital-b")
+    keys.register(door.folder / "keys", "hospital-b", other.with_suffix(".pub"))
+    with contextlib.ExitStack() as held:
+        crowd = [held.enter_context(door.raw()) for _ in range(Limits.per_key)]
+        for one in crowd:
+            one.sendall(door.head(size=REQUEST))
+        assert crowd[-1].recv(1 << 10).startswith(b"HTTP/1.1 503")
+        assert door.gate._listener.bodies < Limits.bodies / 4
+        door.signer = Signer(keys.read_private(other), keys.authority_of(door.ca.read_bytes()))
+        assert door.call().status_code == 200
 
 
 def test_a_site_has_few_connections(narrow):

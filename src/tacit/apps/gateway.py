@@ -47,7 +47,8 @@ REQUEST = 16 << 20  # bytes of one call at most
 HOLD = 20.0  # seconds for which a site is kept waiting for a message
 SIZE = "tacit-size"  # how much a message carries in all
 HEADERS = frozenset(["content-type", "accept"])  # that are passed on
-ANYBODY = Limits(per_key=1 << 20)  # without keys: all connections count as one site's
+# without keys: all connections count as one site's
+ANYBODY = Limits(per_key=1 << 20, bodies_per_key=Limits.bodies)
 FRESH = 60.0  # seconds for which the gate uses a signature of its own towards Flower
 
 

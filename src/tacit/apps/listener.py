@@ -39,6 +39,7 @@ class Limits:
     per_key: int = 16  # connections of one site
     head_bytes: int = 16 << 10  # of the head of a request
     bodies: int = 256 << 20  # bytes of request bodies in memory at one time
+    bodies_per_key: int = 32 << 20  # of these, of one site
     handshake: float = 10.0  # seconds for a TLS handshake
     head: float = 10.0  # seconds for the head of a stranger's request
     idle: float = 75.0  # seconds between two requests of a site
@@ -112,6 +113,7 @@ class Listener:
         self._strangers: dict[asyncio.Task[None], str] = {}  # addresses; the oldest first
         self._all: set[asyncio.Task[None]] = set()
         self._keys: Counter[str] = Counter()
+        self._bodies: Counter[str | None] = Counter()  # bytes in memory, by key
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         self._main: asyncio.Task[None] | None = None
@@ -224,6 +226,21 @@ class Listener:
         if task is not None:
             self._strangers.pop(task, None)
 
+    def hold(self, key: str | None, length: int) -> None:
+        """Make room in memory for a body of a site's, if there is any."""
+        few = self._bodies[key] + length > self.limits.bodies_per_key
+        if few or self.bodies + length > self.limits.bodies:
+            raise Denied(503, "busy", {"retry-after": "1"})
+        self.bodies += length
+        self._bodies[key] += length
+
+    def let_go(self, key: str | None, length: int) -> None:
+        """Have that room again."""
+        self.bodies -= length
+        self._bodies[key] -= length
+        if not self._bodies[key]:
+            del self._bodies[key]
+
     def left(self, key: str) -> None:
         """Count a site's connection no more."""
         self._keys[key] -= 1
@@ -316,9 +333,7 @@ class Connection:
 
     async def body(self, length: int) -> bytes:
         """Read a body of a length that was stated and is within the limits."""
-        if self.listener.bodies + length > self.limits.bodies:
-            raise Denied(503, "busy", {"retry-after": "1"})
-        self.listener.bodies += length
+        self.listener.hold(self.key, length)
         self._held = length
         parts: list[bytes] = []
         while True:
@@ -329,7 +344,7 @@ class Connection:
             parts.append(bytes(event.data))
 
     def _release(self) -> None:
-        self.listener.bodies -= self._held
+        self.listener.let_go(self.key, self._held)
         self._held = 0
 
     def _parts(self, answer: Answer) -> Iterator[bytes]:
