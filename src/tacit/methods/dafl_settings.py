@@ -56,7 +56,9 @@ class Settings(Augment, Method):
         return self.phase == "dp-sgd" or self.method.per_example
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return shares.shared_out(self, self.sgd, self.epsilon, shares.Facts(sizes, times, delta))
+        known = shares.Facts(sizes, times, delta)
+        later = shares.grown(self.sgd, self.gamma, known)
+        return shares.shared_out(self, self.sgd, self.epsilon, known, later)
 
     @property
     def unshared(self) -> str:
@@ -73,6 +75,8 @@ class Settings(Augment, Method):
         lines = once(self.pool_rule(delta), sizes, sizes)
         if self.phase == "synthetic" and isinstance(self.method, Trains):
             return lines  # it trains on the pool alone
+        if isinstance(self.method, Trains) and self.phase == "dp-sgd":
+            sizes = shares.with_pool(self.sgd, self.gamma, shares.Facts(sizes, times, delta))
         lines += self.method.releases(sizes, times, delta)
         if self.phase != "synthetic" and self.method.protects[1] != "server":
             lines += once(Unnoised.of(self.method), sizes, sizes)  # the server sees the updates

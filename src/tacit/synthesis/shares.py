@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from tacit.core import BadInput, Method, NotPrivate, Sizes, Times, check
+from tacit.core import BadInput, ClientId, Method, NotPrivate, Sizes, Times, check
 from tacit.local.sgd import SGD
+from tacit.privacy.calibrate import spend
 from tacit.privacy.phases import cheapened, cost_of, half_of, rest_of
 from tacit.synthesis.source import Source
 
 M = TypeVar("M", bound=Method)
+MANY = 8  # steps of an epoch from which on one more costs less than more examples save
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,19 @@ def check_shares(source: Source, sgd: SGD, epsilon: float, unshared: str) -> Non
         raise BadInput(f"pool_epsilon = {source.pool_epsilon}: {said}")
 
 
-def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts) -> M:
+def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts, later: Sizes | None = None) -> M:
     """Return a method of samples and training whose two phases cost ``epsilon`` together.
 
     Without DP-SGD all of it is for the samples; with it half of mu^2, or as ``pool_epsilon`` says,
-    and what is left of it is for training. Without an epsilon each has its own.
+    and what is left of it is for training. Without an epsilon each has its own. Training is made
+    for the sizes of clients ``later``, too.
     """
     sizes, times, delta = known.sizes, known.times, known.delta
+    more = {f"{c} later": n for c, n in (later or {}).items()}
+    trained = {**sizes, **more}
+    turns = {**times, **{f"{c} later": times[c] for c in later or ()}}
     if not epsilon:
-        return _with(method, sgd=sgd.solved(sizes, times, delta))
+        return _with(method, sgd=sgd.solved(trained, turns, delta))
     if not sgd.clip:
         return _with(method, pool_epsilon=epsilon)
     if sgd.z:  # solved before, as in the config.toml of a run, or one that contradicts
@@ -66,7 +74,7 @@ def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts) -> M:
     rest = rest_of(epsilon, pool, delta)
 
     def cheaper(factor: float) -> M:
-        solved = sgd.solved(sizes, times, delta, epsilon=factor * rest)
+        solved = sgd.solved(trained, turns, delta, epsilon=factor * rest)
         return _with(method, pool_epsilon=pool, sgd=replace(solved, epsilon=0.0))
 
     return cheapened(
@@ -76,6 +84,37 @@ def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts) -> M:
         epsilon,
         delta,
     )
+
+
+def grown(sgd: SGD, gamma: float, known: Facts) -> dict[ClientId, int]:
+    """Return sizes that clients may have with others' samples, where these can make DP-SGD dearer.
+
+    With more examples each is sampled more seldom, but there may be a step more: the first size at
+    which there is one can be the dearest. How many samples there are is known only when they are
+    drawn, as noisy counts say it; no more than twice gamma is taken to be there.
+    """
+    every, found = sum(known.sizes.values()), {}
+    for c, n in known.sizes.items():
+        few, most = sgd.private_steps(n), n + math.ceil(2 * gamma * (every - n))
+        more = next((m for m in range(n + 1, most + 1) if sgd.private_steps(m) > few), n)
+        if more > n and few <= MANY * sgd.epochs and known.times.get(c, 0):
+            found[c] = more
+    return {} if sgd.steps or not sgd.clip else found
+
+
+def with_pool(sgd: SGD, gamma: float, known: Facts) -> dict[ClientId, int]:
+    """Return the sizes at which clients pay most for DP-SGD once they have others' samples."""
+    sizes = dict(known.sizes)
+    for c, n in grown(sgd, gamma, known).items() if sgd.z else ():
+        cost = partial(_spent, sgd, known.times[c], known.delta)
+        sizes[c] = max(sizes[c], n, key=cost)
+    return sizes
+
+
+@lru_cache(maxsize=1024)
+def _spent(sgd: SGD, times: int, delta: float, n: int) -> float:
+    """Return what DP-SGD costs a client of so many examples in so many rounds."""
+    return spend(sgd.z, times * sgd.private_steps(n), sgd.rate(n), delta=delta)
 
 
 def _with(method: M, **settings: object) -> M:
