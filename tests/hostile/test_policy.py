@@ -89,7 +89,7 @@ def test_less_noise_than_usual_may_be_what_a_large_epsilon_asks_for():
 @pytest.mark.parametrize("join", [True, False])
 def test_a_site_of_two_kinds_that_accepted_an_epsilon_spends_no_more(join, tmp_path):
     """An epsilon of a phase is solved and may be any: who asks for 100, or lies, gets no more."""
-    seen = KDDPFL(rounds=3, epsilon=3.0, large_join=join)
+    seen = KDDPFL(rounds=3, large_join=join)
     policy = from_experiment(Experiment(seen, Setting(model="mlp")), X, 12)
     site = a_site(tmp_path, policy=policy, noise="os")
     how = {"x": X, "eps_pri": 1.0, "delta": 1e-5}

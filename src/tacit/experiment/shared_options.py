@@ -13,6 +13,7 @@ from tacit.core import BadInput, NotPrivate, pairs_of
 from tacit.methods.spec import method_from_spec, parted
 
 EPSILON = "epsilon"
+INSTEAD = {"epsilons", "eps_1", "eps_2"}  # settings that say an epsilon of one's own
 
 
 def with_common(words: Sequence[str], common: Mapping[str, object]) -> tuple[list[str], list[str]]:
@@ -31,13 +32,13 @@ def with_common(words: Sequence[str], common: Mapping[str, object]) -> tuple[lis
             raise BadInput(f"{option} = {value}: none of {', '.join(words)} has it")
         lacking = [word for word, has in zip(words, having, strict=True) if not has]
         notes += [f"{option} does not apply to {', '.join(lacking)}"] if lacking else []
-        notes += [f"{option}: {word} keeps its own" for word in words if option in _said(word)]
+        notes += [f"{option}: {word} keeps its own" for word in words if _says(word, option)]
         open_ones = _not_private(made, value) if option == EPSILON else {}
         if len(open_ones) == len(words):
             raise BadInput("; ".join(open_ones.values()))
         notes += open_ones.values()
         for i, word in enumerate(words):
-            if having[i] and option not in _said(word) and made[i] not in open_ones:
+            if having[i] and not _says(word, option) and made[i] not in open_ones:
                 made[i] = _plus(made[i], f"{option}={json.dumps(value)}")
     return made, notes + (_kinds_of_epsilon(made) if EPSILON in common else [])
 
@@ -46,7 +47,7 @@ def _not_private(words: Sequence[str], epsilon: object) -> dict[str, str]:
     """Return why words cannot keep an epsilon, for each that cannot."""
     found = {}
     for word in words:
-        if not _has(word, EPSILON) or EPSILON in _said(word):
+        if not _has(word, EPSILON) or _says(word, EPSILON):
             continue
         try:
             method_from_spec(_plus(word, f"{EPSILON}={json.dumps(epsilon)}"))
@@ -69,6 +70,12 @@ def _kinds_of_epsilon(words: Sequence[str]) -> list[str]:
             kinds.setdefault(f"of {one} {unit} against {observer}", []).append(parted(word)[0])
     told = "; ".join(f"{kind} in {', '.join(names)}" for kind, names in kinds.items())
     return [f"epsilon is {told}"] if len(kinds) > 1 else []
+
+
+def _says(word: str, option: str) -> bool:
+    """Tell whether a word says an option itself, or an epsilon in another way."""
+    said = set(_said(word))
+    return option in said or (option == EPSILON and bool(said & INSTEAD))
 
 
 def _has(word: str, option: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
@@ -36,9 +37,11 @@ class Settings(Method):
     # auto: moments if certified, else vote
     labels: Literal["auto", "moments", "sub-teachers", "vote"] = "auto"
     epsilon: float = 8.0  # what every client spends over the whole run, in both phases together
-    # epsilon of large clients, for the pseudo-labels; 0: epsilon, or half of it with large_join
+    # epsilon of large clients, for the pseudo-labels; 0: epsilon, or with large_join half of it, or
+    # what eps_2 leaves
     eps_1: float = 0.0
-    eps_2: float = 0.0  # epsilon of phase 2; 0: epsilon, or half of it with large_join
+    # epsilon of phase 2; 0: epsilon, or with large_join half of it, or what eps_1 leaves
+    eps_2: float = 0.0
     # paper mode: epsilon of the special client in a round; 0: eps_2 lasts for all rounds
     eps_pub: float = 0.0
     ratio: float = 0.5  # eps_pri / eps_pub, in paper mode
@@ -55,7 +58,7 @@ class Settings(Method):
         check.number("m", self.m, at_least=0, whole=True)
         check.number("epsilon", self.epsilon, above=0)
         for name in ("eps_1", "eps_2"):
-            check.number(name, getattr(self, name), at_least=0)
+            check.number(name, getattr(self, name), at_least=0, at_most=self.most)
         if self.mode == "paper" and self.labels not in ("auto", "vote"):
             raise BadInput(
                 f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"
@@ -83,6 +86,12 @@ class Settings(Method):
         )
 
     @property
+    def most(self) -> float:
+        """What phases may be said to cost; the usual epsilon stands back where they say it."""
+        usual = self.epsilon == Settings.epsilon
+        return math.inf if usual or self.mode == "paper" else self.epsilon
+
+    @property
     def budgets(self) -> tuple[float, float]:
         """eps_1 and eps_2."""
         return self.eps_1 or self.epsilon, self.eps_2 or self.epsilon
@@ -99,10 +108,8 @@ class Settings(Method):
         large = teachers.large_clients(sizes, self.m)
         general = [i for i in sizes if i not in large]
         if not general:
-            raise BadInput(
-                f"m = {self.m}: leaves no general client; "
-                "sizes:kd-mnist, for one, has 4 large of 53"
-            )
+            kind = "sizes:kd-mnist, for one, has 4 large of 53"
+            raise BadInput(f"m = {self.m}: leaves no general client; {kind}")
         return {"large": large, "general": general}
 
     def pool(self, sizes: Sizes) -> list[ClientId]:
@@ -111,11 +118,21 @@ class Settings(Method):
         return groups["general"] + groups["large"] * self.large_join
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        if self.mode == "paper" or not self.large_join or self.eps_1 or self.eps_2:
+        if self.mode == "paper" or not self.large_join:
             return self
-        half = phases.half_of(self.epsilon, delta)
+        if self.eps_1 and self.eps_2:  # given, or solved before: in the config.toml of a run
+            if self.most < math.inf:
+                spent = phases.cost_of(self.releases(sizes, times, delta), self.protects, delta)
+                check.number("eps_1 and eps_2 together cost eps", spent, at_most=1.001 * self.most)
+            return self
+        one, two = phases.parts_of(self.epsilon, self.eps_1, self.eps_2, delta)
+
+        def made(factor: float) -> Self:
+            first, second = (factor, 1.0) if self.eps_2 else (1.0, factor)  # what was given stays
+            return replace(self, eps_1=first * one, eps_2=second * two)
+
         return phases.cheapened(
-            lambda factor: replace(self, eps_1=half, eps_2=factor * half),
+            made,
             lambda made: made.releases(sizes, times, delta),
             self.protects,
             self.epsilon,

@@ -35,6 +35,19 @@ def rest_of(epsilon: float, first: float, delta: float) -> float:
     return float(gdp_epsilon(math.sqrt(left), delta))
 
 
+def parts_of(epsilon: float, first: float, second: float, delta: float) -> tuple[float, float]:
+    """Return an epsilon for each phase: both as given, or what one leaves, or halves; 0: not given.
+
+    >>> first, second = parts_of(4.0, 1.0, 0.0, 1e-5)
+    >>> first == 1.0 and abs(rest_of(4.0, second, 1e-5) - 1.0) < 1e-6
+    True
+    """
+    if not (first or second):
+        return (half_of(epsilon, delta),) * 2
+    left = 0.0 if first and second else rest_of(epsilon, first or second, delta)
+    return first or left, second or left
+
+
 def cost_of(lines: Iterable[Release], protects: Protects, delta: float) -> float:
     """Return the epsilon of releases, for whom it is about."""
     unit, observer = protects

@@ -237,3 +237,11 @@ def test_the_table_of_a_sweep_is_kept(printed, tmp_path):
     assert (tmp_path / "s/table.txt").read_text().strip() in text
     rows = json.loads((tmp_path / "s/table.json").read_text())
     assert [row["at"] for row in rows] == [{"sgd.lr": 0.1}, {"sgd.lr": 0.2}]
+
+
+@pytest.mark.parametrize("own", ["kd_dpfl:eps_1=8", "kd_dpfl:eps_2=8", "ldp_fl:epsilons=[8]"])
+@pytest.mark.parametrize("epsilon", [3.0, 4.0, 8.0])  # the usual ones of these methods, too
+def test_who_says_its_epsilon_in_another_way_keeps_it_and_that_is_said(own, epsilon):
+    words, notes = with_common([own, "nbafl"], {"epsilon": epsilon})
+    assert words == [own, f"nbafl:epsilon={epsilon}"]
+    assert f"epsilon: {own} keeps its own" in notes

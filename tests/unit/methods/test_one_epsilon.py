@@ -44,6 +44,7 @@ def test_a_method_that_promises_nothing_takes_no_epsilon(word, says):
     [
         ("fedavg:sgd.clip=1,sgd.epsilon=3,epsilon=4", r"sgd.epsilon = 3: epsilon = 4 says it"),
         ("gfl:pool_epsilon=3,epsilon=4", r"pool_epsilon = 3.0: epsilon = 4 is all for the samples"),
+        ("kd_dpfl:eps_1=8,epsilon=4", r"eps_1 = 8.0: must be at least 0 and at most 4"),
         ("dafl:epsilon=-1", "epsilon = -1"),
         ("prifedsync:epsilon=-1", "epsilon = -1"),
     ],
@@ -80,6 +81,22 @@ def test_what_was_solved_is_in_the_run_directory_and_solved_again_it_is_the_same
     unit, observer = solved.protects
     spent = privacy.epsilon(ledger, unit=unit, observer=observer, delta=DELTA)
     assert 0.98 * 4 < spent <= 4 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("given", ["eps_1=2", "eps_2=2"])
+def test_a_phase_that_says_its_epsilon_leaves_the_rest_to_the_other(given):
+    """Large clients pay for both where they join."""
+    sizes, times = SIZES | {"2": 40, "3": 40}, dict.fromkeys("0123", 3)
+    word = f"kd_dpfl:large_join=true,rounds=3,sgd.batch=500,epsilon=4,{given}"
+    solved = method_from_spec(word).solved(sizes, times, DELTA)
+    assert given in (f"eps_1={solved.eps_1:g}", f"eps_2={solved.eps_2:g}")
+    ledger = Ledger(solved.releases(sizes, times, DELTA))
+    spent = privacy.epsilon(ledger, unit="example", observer="server", delta=DELTA)
+    assert 0.98 * 4 < spent <= 4 * (1 + 1e-6)
+    assert solved.solved(sizes, times, DELTA) == solved
+    both = method_from_spec(word + ",eps_1=4,eps_2=4")
+    with pytest.raises(BadInput, match=r"^eps_1 and eps_2 together cost .*: must be at most 4.004"):
+        both.solved(sizes, times, DELTA)
 
 
 def test_halves_are_of_mu_squared():
