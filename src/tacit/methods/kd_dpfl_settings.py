@@ -126,13 +126,11 @@ class Settings(Method):
                 check.number("eps_1 and eps_2 together cost eps", spent, at_most=1.001 * self.most)
             return self
         one, two = phases.parts_of(self.epsilon, self.eps_1, self.eps_2, delta)
-
-        def made(factor: float) -> Self:
-            first, second = (factor, 1.0) if self.eps_2 else (1.0, factor)  # what was given stays
-            return replace(self, eps_1=first * one, eps_2=second * two)
-
+        first = bool(self.eps_2)  # what was given stays
         return phases.cheapened(
-            made,
+            lambda c: replace(
+                self, eps_1=(c if first else 1) * one, eps_2=(1 if first else c) * two
+            ),
             lambda made: made.releases(sizes, times, delta),
             self.protects,
             self.epsilon,
