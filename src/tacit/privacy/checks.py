@@ -33,6 +33,7 @@ from tacit.privacy.perexample import (
 )
 from tacit.privacy.slowly import slow_layers
 
+UNBOUND = 1e10  # a clip that does not bite
 MANY = 12  # examples of unlike sizes
 FAR = 10.0  # times as large as the others: an example that shows what is measured by the rest
 TRIED = 3  # examples: as few as show how they meet, for a large network takes its time
@@ -366,16 +367,43 @@ def check_gradients(
         labels: of the same examples.
         rows: that the loss shows the network for each example, as in :func:`clipped_sum`.
     """
-    losses = partial(loss, model)
     every = list(range(len(inputs)))
-    alone = [_alone(model, losses, inputs[i : i + 1], labels[i : i + 1]) for i in every]
-    norms = [math.hypot(*(float(g.norm()) for g in own.values())) for own in alone]
-    if min(norms) == 0:
-        raise BadInput("model: has no gradient on random inputs, so it cannot be tried")
-    for order, clip in ((every, min(norms) / 2), (every[:0:-1], 1e10)):
+    directions, rest, norms = _sums_alone(model, partial(loss, model), inputs, labels)
+    least = min(norms)
+    for order, clip, (wanted, unit) in (
+        (every, least / 2, (directions, least / 2)),
+        (every[:0:-1], UNBOUND, (rest, 1.0)),
+    ):
         sums, _ = clipped_sum(model, loss, inputs[order], labels[order], clip, rows=rows)
-        shares = [(alone[i], min(1.0, clip / norms[i])) for i in order]
-        _compare(model, sums, shares, APART * min(clip, max(norms)))
+        _compare(model, sums, wanted, unit, APART * min(clip, max(norms)))
+
+
+def _sums_alone(
+    model: nn.Module, losses: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
+    """Return the sums of examples' gradients over their norms, of all but the first, and the norms.
+
+    Each gradient is as large as the network, so none is kept.
+    """
+    directions: dict[str, Tensor] = {}
+    rest: dict[str, Tensor] = {}
+    norms: list[float] = []
+    for i in range(len(inputs)):
+        own = _alone(model, losses, inputs[i : i + 1], labels[i : i + 1])
+        norm = math.hypot(*(float(g.norm()) for g in own.values()))
+        if norm == 0:
+            raise BadInput("model: has no gradient on random inputs, so it cannot be tried")
+        norms.append(norm)
+        _add(directions, own, 1 / norm)
+        if i:
+            _add(rest, own, min(1.0, UNBOUND / norm))
+    return directions, rest, norms
+
+
+def _add(to: dict[str, Tensor], gradient: dict[str, Tensor], weight: float) -> None:
+    """Add a weighted gradient to a sum, which may be empty."""
+    for name, g in gradient.items():
+        to[name] = g * weight if name not in to else to[name].add_(g, alpha=weight)
 
 
 def _alone(
@@ -395,16 +423,15 @@ def _alone(
 def _compare(
     model: nn.Module,
     sums: dict[nn.Parameter, Tensor],
-    shares: Sequence[tuple[dict[str, Tensor], float]],
+    wanted: dict[str, Tensor],
+    unit: float,
     allowed: float,
 ) -> None:
-    """Refuse a sum that is further than allowed from that of weighted gradients."""
+    """Refuse a sum that is further than allowed from the wanted one, which is in some unit."""
     gaps = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
-            for own, c in shares:
-                sums[p].sub_(own[name], alpha=c)
-            gaps[name] = float(sums[p].norm())
+            gaps[name] = float(sums[p].sub_(wanted[name], alpha=unit).norm())
     worst = max(gaps, key=lambda name: gaps[name])
     if not gaps[worst] <= allowed:
         raise Mixes(MIXES.format(f"an example's gradient of {worst!r}"))

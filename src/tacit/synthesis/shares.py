@@ -57,7 +57,7 @@ def shared_out(method: M, sgd: SGD, epsilon: float, known: Facts, later: Sizes |
     sizes, times, delta = known.sizes, known.times, known.delta
     more = {f"{c} later": n for c, n in (later or {}).items()}
     trained = {**sizes, **more}
-    turns = {**times, **{f"{c} later": times[c] for c in later or ()}}
+    turns = {c: times.get(c.removesuffix(" later"), 0) for c in trained}
     if not epsilon:
         return _with(method, sgd=sgd.solved(trained, turns, delta))
     if not sgd.clip:

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from threading import Thread
+from weakref import WeakSet
 
 import networks
 import numpy as np
@@ -23,7 +24,7 @@ from tacit.local.prototypes import Episodes, Private
 from tacit.local.sgd import SGD, clipped_gradient
 from tacit.methods.spec import method_from_spec
 from tacit.models import build
-from tacit.privacy import check_network
+from tacit.privacy import check_network, checks
 from tacit.privacy.checks import check_gradients
 from tacit.privacy.losses import cross_entropies
 from tacit.privacy.perexample import CannotClip, clipped_sum
@@ -381,3 +382,20 @@ def test_what_a_network_keeps_of_real_data_only_ends_its_training(size):
         else:
             with pytest.raises(CannotClip, match="largest of the network changed in training"):
                 attempt()
+
+
+def test_gradients_of_single_examples_are_not_kept(monkeypatch):
+    """Each is as large as the network: a site with a large one would run out of memory."""
+    there, most = WeakSet(), []
+    alone = checks._alone
+
+    def watched(*args):
+        own = alone(*args)
+        there.update(own.values())
+        most.append(len(there))
+        return own
+
+    monkeypatch.setattr(checks, "_alone", watched)
+    check_network(made(lambda: nn.Sequential(nn.Linear(4, 3))), (4,))
+    assert len(most) >= checks.MANY
+    assert max(most) <= 2 * 2  # weight and bias, of one example and of the one before
