@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tacit.core import Client, Cohort, Params, Predictor, Reply, check, task
+from tacit.core import Call, Client, Cohort, Params, Predictor, Reply, check, task
 from tacit.local.sgd import SGD, Trains, network
 from tacit.methods.fedavg import State, Update
 
@@ -33,13 +33,15 @@ class Ditto(Trains):
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         for t in range(s.round, self.rounds):
-            call = train(x=s.x, lam=self.lam, sgd=self.sgd)
-            replies = cohort.ask(call, self.participants(cohort, t))
+            replies = cohort.ask(self.asks(s), self.participants(cohort, t))
             s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
+    def asks(self, s: State) -> Call[Update]:
+        return train(x=s.x, lam=self.lam, sgd=self.sgd)
+
     def predictor(self, me: Client, s: State) -> Predictor:
-        return network(me, me.kept.get("v", s.x))
+        return network(me, me.kept.get("own", s.x))
 
 
 @task
@@ -47,6 +49,6 @@ def train(me: Client, x: Params, lam: float, sgd: SGD) -> Reply[Update]:
     (own,) = me.rng.spawn(1)  # its own stream: the batches of the shared model stay FedAvg's
     w, _ = sgd.fit(me, x)
     alone = replace(sgd, clip=0.0, z=0.0, epsilon=0.0)
-    v_k: Params = me.kept.get("v", x)
+    v_k: Params = me.kept.get("own", x)
     v_k, _ = alone.fit(replace(me, rng=own), v_k, grad=lambda g, v: g + lam * (v - x))
-    return Reply(Update(dx=w - x, n=me.size), keep={"v": v_k})
+    return Reply(Update(dx=w - x, n=me.size), keep={"own": v_k})

@@ -600,7 +600,7 @@ def test_mr_mtl_draws_each_clients_model_to_the_mean_of_all(tmp_path):
         assert number(s.x) == pytest.approx(v, abs=CLOSE)
     assert abs(own[0] - own[1]) > 100 * CLOSE
     for client, w in zip("01", own, strict=True):
-        assert number(hand.kept(client)["w"]) == pytest.approx(w, abs=CLOSE)
+        assert number(hand.kept(client)["own"]) == pytest.approx(w, abs=CLOSE)
 
 
 def test_ditto_trains_a_model_of_each_clients_own_beside_fedavg(tmp_path):
@@ -617,7 +617,7 @@ def test_ditto_trains_a_model_of_each_clients_own_beside_fedavg(tmp_path):
         v = (shared[0] + 2 * shared[1]) / 3
         assert number(s.x) == pytest.approx(v, abs=CLOSE)
     for client, w in zip("01", own, strict=True):
-        assert number(hand.kept(client)["v"]) == pytest.approx(w, abs=CLOSE)
+        assert number(hand.kept(client)["own"]) == pytest.approx(w, abs=CLOSE)
 
 
 def test_fedrep_fits_the_head_first_and_sends_the_rest(tmp_path):
