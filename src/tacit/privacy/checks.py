@@ -370,9 +370,9 @@ def check_gradients(
     every = list(range(len(inputs)))
     directions, rest, norms = _sums_alone(model, partial(loss, model), inputs, labels)
     least = min(norms)
-    for order, clip, (wanted, unit) in (
-        (every, least / 2, (directions, least / 2)),
-        (every[:0:-1], UNBOUND, (rest, 1.0)),
+    for order, clip, wanted, unit in (
+        (every, least / 2, directions, least / 2),
+        (every[:0:-1], UNBOUND, rest, 1.0),
     ):
         sums, _ = clipped_sum(model, loss, inputs[order], labels[order], clip, rows=rows)
         _compare(model, sums, wanted, unit, APART * min(clip, max(norms)))
