@@ -138,6 +138,13 @@ def test_spawned_workers_find_it(own, sandbox, monkeypatch):
     assert same(want, run_to_end(method, workers, sandbox))
 
 
+def test_what_fails_when_it_is_loaded_again_is_left_out(own):
+    (own / "fails.py").write_text("raise ValueError('there is no second screen')\n")
+    (own / "own_works.py").write_text("HERE = 1\n")
+    own_code.load_again([str(own / "fails.py"), str(own / "gone.py"), str(own / "own_works.py")])
+    assert own_code.trusted("tacit_own_own_works").HERE == 1
+
+
 def test_an_installed_method_is_found_by_its_entry_point(own):
     shutil.copy(EXAMPLE, own / "fake_fedadam.py")
     info = own / "fake_fedadam-1.0.dist-info"

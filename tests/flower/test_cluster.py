@@ -6,12 +6,16 @@ It needs Ray (`pip install 'tacit[cluster]'`).
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
-pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs tacit[cluster]"),
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_own_method.py"
 SMALL = [

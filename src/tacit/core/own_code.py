@@ -135,10 +135,10 @@ def named() -> list[str]:
 def load_again(names: Iterable[str]) -> None:
     """Load in this process what was named in the one that started it.
 
-    What is not there any more is left out: whoever needs it says so.
+    What is not there any more, or fails this time, is left out: whoever needs it says so.
     """
     for name in names:
-        with contextlib.suppress(BadInput, ImportError):
+        with contextlib.suppress(Exception):
             _module(name)
 
 
