@@ -6,6 +6,7 @@ data under the same paths, and have the same package installed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import threading
@@ -161,6 +162,10 @@ def check_possible(setting: Setting) -> None:
     found = importlib.util.find_spec("ray")
     if found is None or found.origin is None:  # not there, or a folder of that name
         raise BadInput("engine = 'ray': Ray is not installed; pip install 'tacit[cluster]'")
+    try:
+        importlib.import_module("ray")
+    except Exception as e:  # Flower would end its thread, and nobody would hear of it
+        raise BadInput(f"engine = 'ray': Ray cannot be imported ({_in_a_line(e)})") from None
     if not data_room.can_load(setting.data):
         raise BadInput(
             f"data = {setting.data!r}: engine = 'ray' needs data with a name or a path, "
@@ -172,21 +177,20 @@ def check_possible(setting: Setting) -> None:
 def _grid(plan: Plan) -> Iterator[Grid]:
     """Start Flower's simulation in a thread, lend its grid to this one, and stop it afterwards."""
     done = threading.Event()
-    ready: SimpleQueue[Grid | Exception] = SimpleQueue()
+    ready: SimpleQueue[Grid | BaseException] = SimpleQueue()
     thread = threading.Thread(target=_simulate, args=(plan, ready, done), daemon=True)
     thread.start()
     try:
         got = ready.get()
-        if isinstance(got, Exception):
-            why = " ".join(f"{type(got).__name__}: {got}".split())
-            raise BadInput(f"engine = 'ray': the simulation cannot be started ({why})")
+        if isinstance(got, BaseException):
+            raise BadInput(f"engine = 'ray': the simulation cannot be started ({_in_a_line(got)})")
         yield got
     finally:
         done.set()
         thread.join()
 
 
-def _simulate(plan: Plan, ready: SimpleQueue[Grid | Exception], done: threading.Event) -> None:
+def _simulate(plan: Plan, ready: SimpleQueue[Grid | BaseException], done: threading.Event) -> None:
     """Run Flower's simulation until it is ``done``; its server does nothing but lend the grid."""
     os.environ.update(QUIET)
     from flwr.simulation import run_simulation
@@ -204,5 +208,11 @@ def _simulate(plan: Plan, ready: SimpleQueue[Grid | Exception], done: threading.
     config: Any = {"init_args": init, "client_resources": resources}
     try:
         run_simulation(server, client, len(plan.federation.everyone), backend_config=config)
-    except Exception as e:  # whatever Ray or Flower say
+    except (Exception, SystemExit) as e:  # whatever Ray or Flower say
         ready.put(e)
+    finally:  # where it has ended without a word
+        ready.put(RuntimeError("Flower has ended it"))
+
+
+def _in_a_line(e: BaseException) -> str:
+    return " ".join(f"{type(e).__name__}: {e}".split())

@@ -1,6 +1,7 @@
 """Which engine a setting asks for, and what is refused before anything starts."""
 
 import importlib.util
+import sys
 
 import pytest
 
@@ -33,6 +34,36 @@ def test_an_address_without_a_cluster_is_refused():
         BadInput, match=r"address = 'auto': is of a Ray cluster; add engine = 'ray'"
     ):
         Setting(address="auto")
+
+
+@pytest.fixture
+def broken_ray(tmp_path, monkeypatch):
+    """A Ray that is there, and whose own parts are not."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("import parts_of_ray\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+
+
+def test_a_ray_that_cannot_be_imported_is_one_line(broken_ray, tmp_path):
+    pytest.importorskip("flwr")
+    with pytest.raises(BadInput, match=r"'ray': Ray cannot be imported \(ModuleNotFound.*parts_of"):
+        tacit.run("fedavg:rounds=1", engine="ray", out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [(lambda: None, "Flower has ended it"), (sys.exit, "SystemExit")]
+)
+def test_a_simulation_that_ends_without_a_word_is_said(monkeypatch, ends, said):
+    pytest.importorskip("flwr")
+    from flwr import simulation
+
+    from tacit.experiment import cluster
+
+    monkeypatch.setattr(simulation, "run_simulation", lambda *args, **how: ends())
+    plan = Plan.of(Experiment(FedAvg(rounds=1), Setting(clients=2, model="logistic")))
+    with pytest.raises(BadInput, match=said), cluster._grid(plan):
+        pass
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is here")
