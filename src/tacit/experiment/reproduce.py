@@ -218,6 +218,7 @@ class Reproduction:
             precision=runs[0].experiment.setting.precision,
             commit=", ".join(dict.fromkeys(start["commit"] or "" for start in began)),
             date=max(start["started"] for start in began)[:10],
+            spent=[run.spent for run in runs],
             seconds=sum(line["seconds"] for run in runs for line in run.metrics),
             stopped="; ".join(stopped[n] for _, n in names if n in stopped),
             at=[t for t, _ in curves[0]] if curves else [],

@@ -35,6 +35,8 @@ class Measured:
     precision: str = ""
     commit: str = ""
     date: str = ""
+    # the most that anybody has spent, from the ledgers; one for each seed
+    spent: list[float] = field(default_factory=list)
     seconds: float = 0.0  # of training, all seeds together
     stopped: str = ""  # why a run ended before its last round
     at: list[int] = field(default_factory=list)  # rounds of the curves

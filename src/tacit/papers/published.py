@@ -115,6 +115,11 @@ class Item:
         }
 
     @property
+    def ours(self) -> bool:
+        """Whether no paper has published any of it."""
+        return all(line.ours for line in self.rows.values())
+
+    @property
     def is_figure(self) -> bool:
         """Whether it is drawn."""
         return self.draws != "nothing"

@@ -146,22 +146,28 @@ def state(item: Item, records: Sequence[Measured], key: str) -> str:
 
 def page(paper: Paper, records: Sequence[Measured], pictures: Mapping[str, str]) -> str:
     """Return a paper's page as Markdown; ``pictures`` are files by the key of their item."""
+    ours = all(item.ours for item in paper.items.values())
+    whose = f"*[{paper.by}](../papers.md)*; [how it works here](../methods/{paper.method}.md)."
     parts = [
-        f"# {paper.name}, published and measured",
-        _prose(
-            f"*[{paper.by}](../papers.md)*; [how it works here](../methods/{paper.method}.md). "
-            "This page is written by `python docs/reproduction.py` from the paper's values, "
-            f"the records of what ran (`src/tacit/papers/{paper.method}.toml`, "
-            f"`src/tacit/papers/results/{paper.method}.jsonl`) and from nothing else. An arrow "
-            "leads from the published value to the measured one, a mean over seeds with its "
-            "standard deviation where there are several. A star: the run ended before its last "
-            "round. A claim is not decided where the difference is within the seeds' spread."
-        ),
+        "# All methods at equal eps" if ours else f"# {paper.name}, published and measured",
+        _prose(f"{'' if ours else whose} {_origin(paper)}"),
         _prose(paper.about),
     ]
     for key, item in paper.items.items():
         parts += _section(paper.method, key, item, records, pictures)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _origin(paper: Paper) -> str:
+    """Say what a page is made of, and how it is read."""
+    return (
+        "This page is written by `python docs/reproduction.py` from the paper's values, "
+        f"the records of what ran (`src/tacit/papers/{paper.method}.toml`, "
+        f"`src/tacit/papers/results/{paper.method}.jsonl`) and from nothing else. An arrow "
+        "leads from the published value to the measured one, a mean over seeds with its "
+        "standard deviation where there are several. A star: the run ended before its last "
+        "round. A claim is not decided where the difference is within the seeds' spread."
+    )
 
 
 def _section(
@@ -177,6 +183,7 @@ def _section(
     for scale in there:
         measured = found(records, key, scale)
         parts += [_prose(_ran(paper, key, item, scale, measured)), matrix(item, measured)]
+        parts += [_prose(_spent(item, measured))] if item.ours else []
         parts += [claims_table(item, measured)] if item.claims else []
     if not there:
         printed = any(not math.isnan(cell.published) for cell in item.cells.values())
@@ -200,6 +207,18 @@ def _ran(paper: str, key: str, item: Item, scale: Scale, measured: Found) -> str
         [*(f"in {p}" for p in precisions), f"commit {', '.join(commits)}", " to ".join(dates[:1])]
     )
     return f"{scale.capitalize()}{reduced}: {how}, {ran}."
+
+
+def _spent(item: Item, measured: Found) -> str:
+    """Say of which rows the ledgers had more than the eps of a column."""
+    most: dict[str, float] = {}
+    for key, m in measured.items():
+        cell = item.cells[key]
+        if any(spent > (cell.column.x or 0.0) for spent in m.spent):
+            most[cell.row] = max(most.get(cell.row, 0.0), *m.spent)
+    more = ", ".join(f"{row} ({spent:.4g})" for row, spent in most.items())
+    kept = "By the ledgers every run kept the eps of its column"
+    return f"{kept}, but {more}." if more else f"{kept}."
 
 
 def _prose(text: str) -> str:

@@ -20,22 +20,34 @@ Found = Mapping[str, Measured]
 def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
     """Draw published values on the left where there are any, and measured ones on the right.
 
-    Nothing is drawn of a table, or where nothing was measured.
+    Nothing is drawn of a table, or where nothing was measured; what is ours has one side.
     """
     groups = _groups(item)
     if not item.is_figure or not any(cell.key in measured for g in groups.values() for cell in g):
         return []
     shown = {name: g for name, g in groups.items() if any(c.key in measured for c in g)}
-    figure, axes = new_axes(10.0, 3.6 * len(shown), rows=len(shown), columns=2)
-    for row, (name, cells) in zip(np.atleast_2d(axes), shown.items(), strict=True):
-        _published(row[0], item, cells)
-        _DRAWN[item.draws](row[1], cells, measured)
-        for at, what in zip(row, ("published", "measured"), strict=True):
-            at.set(title=f"{name} {what}".strip(), ylabel=item.unit or "value")
-            at.set_xlabel("round" if item.draws == "curves" else item.axis)
-            at.grid(alpha=0.3)
-        row[1].legend(frameon=False, fontsize=7)
+    sides = ["measured"] if item.ours else ["published", "measured"]
+    figure, axes = new_axes(5.0 * len(sides), 3.6 * len(shown), rows=len(shown), columns=len(sides))
+    table = np.reshape(axes, (len(shown), len(sides)))
+    for row, (name, cells) in zip(table, shown.items(), strict=True):
+        if not item.ours:
+            _published(row[0], item, cells)
+        _DRAWN[item.draws](row[-1], cells, measured)
+        for at, what in zip(row, sides, strict=True):
+            _label(at, item, f"{name} {what}".strip(), cells)
+        row[-1].legend(frameon=False, fontsize=7)
     return save_figure(figure, stem)
+
+
+def _label(at: Any, item: Item, title: str, cells: list[Cell]) -> None:
+    at.set(title=title, ylabel=item.unit or "value")
+    at.set_xlabel("round" if item.draws == "curves" else item.axis)
+    at.grid(alpha=0.3)
+    if item.ours and item.draws == "lines":
+        places = sorted({_place(cell, n) for n, cell in enumerate(cells)})
+        at.set_xscale("log")
+        at.set_xticks(places, [f"{x:g}" for x in places])
+        at.minorticks_off()
 
 
 def _groups(item: Item) -> dict[str, list[Cell]]:

@@ -241,6 +241,20 @@ def test_a_page_has_every_item_with_its_state(made_up: Paper) -> None:
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
 
 
+def test_what_is_ours_has_one_side_and_says_who_spent_more(tmp_path: Path) -> None:
+    ours = paper("tacit")
+    keys = {"iid/eps-1/ldp_fl": [0.99, 1.0], "iid/eps-1/fedavg-open": [math.inf, math.inf]}
+    records = [
+        Measured("mnist", key, "full", [90.0, 92.0], seeds=[0, 1], spent=spent, commit="c")
+        for key, spent in keys.items()
+    ]
+    text = " ".join(page(ours, records, {}).split())
+    assert "every run kept the eps of its column, but fedavg-open (inf)." in text
+    text = " ".join(page(ours, records[:1], {}).split())
+    assert "every run kept the eps of its column." in text
+    assert draw_item(ours.items["mnist"], {r.cell: r for r in records}, tmp_path / "figure")
+
+
 def test_work_is_counted_by_images() -> None:
     mnist = Setting(data="mnist", clients=10, eval_every=2, model="logistic")
     work = work_of(Experiment(method_from_spec("fedavg:rounds=4,per_round=5,sgd.epochs=3"), mnist))
