@@ -102,6 +102,7 @@ HELP = {
     "join": ["--server", "--name", "--data", "--budget", "--metrics", "--insecure"],
     "keys": ["init DIR", "new NAME", "add DIR NAME FILE.pub"],
     "synth": ["--epsilon", "--generator", "--samples", "--out", "--gan.epochs"],
+    "encode": ["--data", "--public", "--model", "--out", "--epochs", "--features FILE"],
 }
 
 
@@ -290,6 +291,7 @@ def test_interrupted(
     {
         "serve": "; `tacit serve RUN` continues from the last finished round",
         "synth": "",
+        "encode": "",
         "privacy": "",
     }.items(),
 )

@@ -39,6 +39,7 @@ FLAGS_OF = {
     "sweep fedavg fedprox": ("--over", "--repeats"),
     "synth": ("--classes", "--gan.epochs"),
     "split": ("--clients",),
+    "encode": ("--data", "--public", "--epochs", "--out"),
     "reproduce dafl/table3": ("--only", "--scale", "--repeats"),
     "serve": ("--port",),
     "join": ("--server", "--budget"),

@@ -22,6 +22,7 @@ SHAPES = {
     "ldp-cnn": [(1, 4, 4), (1, 28, 28), (3, 32, 32)],
     "ldp-cnn-pool": [(1, 4, 4), (1, 28, 28)],
     "cuag-cnn": [(1, 16, 16), (1, 28, 28), (3, 32, 32)],
+    "conv6": [(1, 8, 8), (1, 28, 28), (3, 32, 32)],
     "resnet18": [(1, 8, 8), (3, 32, 32)],
     "vgg16": [(3, 32, 32)],
 }
@@ -48,7 +49,7 @@ def test_every_parameter_is_trained(name):
     assert all(g is not None for g in torch.autograd.grad(loss, list(model.parameters())))
 
 
-@pytest.mark.parametrize("name", ["dafl-cnn", "ldp-cnn-pool", "cuag-cnn"])
+@pytest.mark.parametrize("name", ["dafl-cnn", "ldp-cnn-pool", "cuag-cnn", "conv6"])
 def test_pooling_first_changes_no_bit(name):
     pooled_first = build(name, (3, 16, 16), 10, 0)
     layers = list(pooled_first)

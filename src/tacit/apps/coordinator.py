@@ -31,6 +31,7 @@ from tacit.experiment.rundir import RunDir, free_folder
 from tacit.experiment.sites import AtSites, agreed
 from tacit.experiment.watch import Watcher
 from tacit.methods.spec import name_of, validated
+from tacit.synthesis import encoder_file
 
 ROLL = "sites.json"  # in a run directory: who takes part
 SECRET = "samples.secret"  # and what samples of clients derive from, for nobody else's eyes
@@ -138,8 +139,17 @@ def _link(folder: Path, terms: Terms, experiment: Experiment) -> Link:
         terms.port,
         terms.keys,
         terms.limit,
-        to_toml(experiment),
+        to_toml(_as_told(experiment)),
     )
+
+
+def _as_told(experiment: Experiment) -> Experiment:
+    """Return an experiment as sites are told of it: an encoder by what is in it, not by a path."""
+    s = experiment.setting
+    if not encoder_file.is_file(s.features):
+        return experiment
+    told = encoder_file.named(encoder_file.pinned(s.features))
+    return replace(experiment, setting=replace(s, features=told))
 
 
 def _conduct(

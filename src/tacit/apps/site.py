@@ -68,6 +68,7 @@ from tacit.privacy import show_epsilon
 from tacit.privacy.guard import Budget
 from tacit.privacy.rules import Histogram, Open
 from tacit.report.account import against_server, left_in_words
+from tacit.synthesis import encoder_file
 
 log = logging.getLogger("tacit.site")
 OWN_MODEL = "eps inf: a site's own model, which no mechanism has released; keep it at the site"
@@ -217,7 +218,7 @@ class Site:
             place = holding(
                 self.dataset, charter.clients, seed=charter.seed, client=int(client), of=self.part
             )
-            place = featured(place, charter.features, strict=False)
+            place = featured(place, _own_word(charter, self.features), strict=False)
             folder, approve = self.folder / charter.run, partial(self._approve, charter)
             how = (self.noise, charter.delta, approve, Compressor.of(charter.compress))
             world = World(place, model, charter.seed, folder, "cpu", *how, durable=True)
@@ -332,7 +333,7 @@ class Site:
             client=self.name if personal else "",
             order=tuple(relabel[int(head.client)]) if personal and relabel else (),
             privacy=OWN_MODEL if personal else SHARED_MODEL,
-            front="" if charter.features == NONE else charter.features,
+            front="" if charter.features == NONE else _own_word(charter, self.features),
         )
         known = taken_apart(predict, about, charter.model)
         if known is None:
@@ -449,13 +450,14 @@ def _check_charter(
     check.number("delta", charter.delta, above=0, below=1)
     check.number("budget", charter.budget, at_least=0)
     Compressor.of(charter.compress)
-    code = ":" in charter.features or names_code(charter.features)
-    if code and charter.features != features:
+    told = charter.features
+    code = ":" in told or names_code(told) or encoder_file.is_file(told)
+    if code and _own_word(charter, features) != features:
         raise Refused(
             f"features = {charter.features[:80]!r}: not features of this package, "
             "nor the encoder given with --features"
         )
-    shape = shape_of(charter.features, dataset.shape)
+    shape = shape_of(_own_word(charter, features), dataset.shape)
     if charter.shape != shape or charter.classes != len(dataset.classes):
         raise Refused(
             f"shape = {charter.shape}, classes = {charter.classes}: not those of this site's data"
@@ -466,6 +468,15 @@ def _check_charter(
             f"model = {charter.model!r}: not a network of this package, "
             "nor the one given with --model"
         )
+
+
+def _own_word(charter: Charter, features: str | None) -> str:
+    """Return the features that a run asks for, an encoder's file as this site's owner named it.
+
+    What a coordinator calls a file is never looked for here: what is in it decides.
+    """
+    same = features is not None and encoder_file.same(features, charter.features)
+    return features if same and features is not None else charter.features
 
 
 def _said(charter: Charter) -> Json:

@@ -43,6 +43,10 @@ COMMANDS = {
         "tacit.cli.synths:synth",
         "a private synthetic copy of a data set, with a certificate",
     ),
+    "encode": (
+        "tacit.cli.encoders:encode",
+        "train a public encoder on public data, for --features",
+    ),
     "methods": ("tacit.cli.listings:methods", "list the methods and the networks"),
     "data": ("tacit.cli.data_sets:data", "list, get or check data sets"),
     "split": ("tacit.cli.data_sets:split", "draw who holds what"),

@@ -9,7 +9,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -223,7 +223,8 @@ class JoinFlags:
     # coordinator may use; no other code of anybody's runs here
     method: str | None = None
     model: str | None = None  # a network of your own, as module:Class, that the coordinator may use
-    # an encoder of your own, as module:function, that the coordinator may use as public features
+    # the only encoder, as a file of `tacit encode` or your own as module:function, that the
+    # coordinator may use as public features; those of this package it may always use
     features: str | None = None
     # seeded: a rehearsal that can be repeated and protects nothing
     noise: Literal["os", "seeded"] = "os"
@@ -260,7 +261,7 @@ def join(args: Sequence[str]) -> None:
     from tacit.apps.keys import check_name, read_private
     from tacit.apps.private_files import keep_private
     from tacit.apps.site import Site
-    from tacit.experiment.encoding import featured
+    from tacit.experiment.encoding import featured, settled
     from tacit.experiment.rundir import RunDir
     from tacit.experiment.signs import of_data, warn_of
     from tacit.experiment.sites import holding
@@ -274,7 +275,8 @@ def join(args: Sequence[str]) -> None:
     dataset, part = _data(given)
     _try_model(given.model, dataset)
     if given.features is not None:  # what it cannot encode, nobody but its owner learns
-        featured(holding(dataset, 1, seed=0, client=0, of=part), given.features)
+        given = replace(given, features=(word := settled(given.features)))
+        featured(holding(dataset, 1, seed=0, client=0, of=part), word)
     size = len(part.train[0]) if part else len(dataset.train)
     policy = agreed(given, dataset, size)
     folder = given.store or Path("sites") / given.name
@@ -321,7 +323,7 @@ def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
     if given.accept == "anything":
         return ANYTHING
     if given.accept:
-        return _accepted(read_experiment(Path(given.accept)), dataset, size)
+        return _accepted(read_experiment(Path(given.accept)), given, dataset, size)
     if not sys.stdin.isatty():
         raise BadInput(
             "--accept: needed where there is no terminal to ask at: the experiment file that you "
@@ -330,15 +332,29 @@ def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
     return None
 
 
-def _accepted(experiment: Experiment, dataset: Dataset, size: int) -> Policy:
+def _accepted(experiment: Experiment, given: JoinFlags, dataset: Dataset, size: int) -> Policy:
     from tacit.apps.policy import from_experiment
     from tacit.experiment.encoding import chosen_features, is_linear, network_for
 
     s = experiment.setting
-    features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
+    word = _own_encoder(s.features, given.features)
+    features = chosen_features(word, experiment.method, dataset.shape, s.model)
     x0 = _first_parameters(s.model, dataset, features)
     linear = is_linear(network_for(s.model, features, dataset.shape), features)
     return from_experiment(experiment, x0, size, linear=linear)
+
+
+def _own_encoder(told: str, own: str | None) -> str:
+    """Return the features of an experiment, an encoder's file as this site's owner has named it."""
+    from tacit.apps.policy import Refused
+    from tacit.synthesis import encoder_file
+
+    if not encoder_file.is_file(told):
+        return told
+    wanted = encoder_file.digest_of(told)  # an experiment file of one's own need not say it
+    if own is None or (wanted and not encoder_file.same(told, own)):
+        raise Refused(f"features = {told[:80]!r}: not the encoder given with --features")
+    return own
 
 
 def _first_parameters(model: str, dataset: Dataset, features: str = "none") -> Params:
@@ -366,7 +382,7 @@ def ask_owner(
     """
     from tacit.apps.policy import Refused
 
-    policy = _accepted(_told(text, given), dataset, size)
+    policy = _accepted(_told(text, given), given, dataset, size)
     print(f"\nThe coordinator at {given.server} wants to run:\n\n{_printable(text)}")
     print(f"If you agree, {in_words(policy, given)}.")
     if not _yes("Do you agree? [y/N] "):

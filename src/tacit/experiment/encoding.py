@@ -24,6 +24,7 @@ from tacit.engines.client_host import one_thread
 from tacit.experiment.feature_cache import Stored, find, keep
 from tacit.methods.spec import label_of
 from tacit.models import choose as choose_network
+from tacit.synthesis import encoder_file
 from tacit.synthesis.features import FEATURES, SCALE, Encoder, choose, encoder
 from tacit.synthesis.moments import encoded
 
@@ -46,9 +47,11 @@ def chosen_features(name: str, method: Method, shape: tuple[int, ...], model: st
     if name == "auto":
         linear = method.prefers_features and image and model == "auto"
         return choose("auto", shape) if wanted or linear else NONE
+    name = settled(name)
     if name != NONE:
-        if name not in FEATURES and not FEATURES.is_own(name):
-            check.choice("features", name, ["auto", NONE, *FEATURES, *FEATURES.installed(), *OWN])
+        if not (name in FEATURES or FEATURES.is_own(name) or encoder_file.is_file(name)):
+            known = ["auto", NONE, *FEATURES, *FEATURES.installed()]
+            check.choice("features", name, [*known, *OWN, f"file{encoder_file.ENDING}"])
         encoder(name, shape)
     elif wanted:
         raise BadInput(
@@ -56,6 +59,11 @@ def chosen_features(name: str, method: Method, shape: tuple[int, ...], model: st
             f"allowed: auto, {', '.join(FEATURES)}, or your own as module:function"
         )
     return name
+
+
+def settled(name: str) -> str:
+    """Return a name that holds in every folder; of an encoder's file, for what is in it now."""
+    return encoder_file.pinned(name) if encoder_file.is_file(name) else name
 
 
 def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -75,6 +83,8 @@ def is_linear(network: str, features: str) -> bool:
 
 def in_tables(name: str) -> str:
     """Return how tables name features; a run of before there were any is without."""
+    if encoder_file.is_file(name):
+        return encoder_file.said_of(name)
     return NONE if name == "auto" else label_of(name)
 
 
@@ -97,7 +107,8 @@ def featured(federation: Federation, name: str, *, strict: bool = True) -> Feder
     """
     if name == NONE:
         return federation
-    published = not federation.dataset.own and name in FEATURES
+    known = name in FEATURES or encoder_file.digest_of(name) != ""  # and not code, which changes
+    published = known and not federation.dataset.own
     place = find(federation, name) if published else None
     found = place.read() if place else None
     if found is None:
@@ -146,6 +157,7 @@ def _encode(name: str, encode: Encoder, x: Tensor) -> Tensor:
     except Exception as e:  # it is the user's code: anything can happen
         if name in FEATURES:
             raise
+        name = encoder_file.path_of(name) if encoder_file.is_file(name) else name
         why = " ".join(f"{type(e).__name__}: {e}".split())
         raise BadInput(f"features = {name!r}: fails on the data ({why})") from None
 

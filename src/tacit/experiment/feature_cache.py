@@ -18,6 +18,7 @@ from torch import Tensor
 from tacit.codec import write_atomically
 from tacit.data.federated import Federation
 from tacit.data.files import cache_folder
+from tacit.synthesis.encoder_file import named
 from tacit.synthesis.moments import CHUNK
 
 VERSION = 1  # of the encoders and of how they are applied: another one, another file
@@ -67,7 +68,7 @@ def find(federation: Federation, name: str) -> Place:
     """
     d, split = federation.dataset, federation.split
     digest = hashlib.blake2b(digest_size=16)
-    how = (VERSION, torch.__version__, CHUNK, name, d.name, d.shape, d.mean, d.std)
+    how = (VERSION, torch.__version__, CHUNK, named(name), d.name, d.shape, d.mean, d.std)
     noise = None if split.noise is None else (split.noise, federation.seed)
     digest.update(repr((*how, noise)).encode())
     for part in (d.train, d.test):

@@ -20,16 +20,24 @@ from typing import TYPE_CHECKING
 from tacit.core import BadInput, Json
 from tacit.core.files import write_atomically
 from tacit.core.own_code import anywhere, bare, is_code
+from tacit.synthesis import encoder_file
 
 if TYPE_CHECKING:
     from tacit.experiment.rundir import RunDir
 
+ENCODER = "encoder.safetensors"  # in a run directory: the public encoder that it was run with
 CODE = "code.json"  # in a run directory: what is kept in code/, by the words that name it
 NAME = "name the code yourself, with --model file.py:Name"
 
 
 def keep_code(directory: RunDir, word: str) -> None:
-    """Keep the source that a word names with the run, sealed as named by this account's owner."""
+    """Keep the source that a word names with the run, sealed as named by this account's owner.
+
+    An encoder's file is kept as it is: whoever has the run has all of its model.
+    """
+    if encoder_file.is_file(word):
+        directory.put(ENCODER, encoder_file.read(Path(encoder_file.path_of(word)))[1])
+        return
     if not is_code(word):
         return
     where, name = _parts(anywhere(word))
@@ -55,6 +63,8 @@ def runnable(
         trust: whether whoever asks has said that code from this directory may run
         say: is told what is executed; default: standard error
     """
+    if encoder_file.is_file(word):
+        return _kept_encoder(directory, word)
     if not is_code(word):
         return word
     record = _known(directory).get(word)
@@ -71,6 +81,21 @@ def runnable(
         )
     (say or _say)(f"runs the code {what}, as it was when the run was started")
     return f"{directory.folder / file}:{name}" if file else word
+
+
+def _kept_encoder(directory: RunDir, word: str) -> str:
+    """Return the word for the copy of an encoder in a run directory, if there is one: no code."""
+    file = directory.folder / ENCODER
+    if not file.exists() or not encoder_file.digest_of(word):
+        return word
+    return f"{file}@{encoder_file.named(word).rpartition('@')[2]}"
+
+
+def encoder_again(directory: RunDir, word: str) -> str:
+    """Return the word by which a run that goes on finds its encoder: the file, or else the copy."""
+    if not encoder_file.is_file(word) or Path(encoder_file.path_of(word)).is_file():
+        return word
+    return _kept_encoder(directory, word)
 
 
 def to_continue(directory: RunDir, word: str, *, trust: bool = False) -> str:

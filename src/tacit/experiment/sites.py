@@ -54,6 +54,7 @@ from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, noise_in, score_with
 from tacit.local.sgd import network
 from tacit.models import build
+from tacit.synthesis.encoder_file import named
 
 # connects to the sites of a run
 Open = Callable[[Charter, Config, AtServer], Sites]
@@ -208,7 +209,7 @@ class AtSites:
             0.0 if budget.epsilon == math.inf else budget.epsilon,
             budget.unit,
             budget.observer,
-            s.features,
+            named(s.features),
         )
 
     def scores(self, s: State, engine: Engine) -> Json:

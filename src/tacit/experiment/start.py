@@ -19,7 +19,7 @@ from tacit.data.splits import BY, is_own_split
 from tacit.experiment.calibration import calibrated, participations
 from tacit.experiment.config import Experiment, Setting, dataset_of, setting_from, shows_setting
 from tacit.experiment.extend import extended
-from tacit.experiment.kept_code import to_continue
+from tacit.experiment.kept_code import encoder_again, to_continue
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder
@@ -107,6 +107,8 @@ def resume(
     setting = replace(experiment.setting, schema=directory.schema_file(experiment.setting.schema))
     dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
     network = to_continue(directory, experiment.setting.model, trust=trust_code)
+    front = encoder_again(directory, experiment.setting.features)
+    experiment = replace(experiment, setting=replace(experiment.setting, features=front))
     plan = Plan.of(experiment, dataset, network=network)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)

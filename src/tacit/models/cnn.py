@@ -95,3 +95,24 @@ def cuag_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Linear(192, classes),
     ]
     return nn.Sequential(*features, *head)
+
+
+@network("conv6", "6 convolutions of up to 256 features and their means, for encoders", least=8)
+def conv6(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the network of `tacit encode`: 1.2 million numbers for RGB, 256 features of an image.
+
+    It begins with weights that keep the size of what passes (He et al. 2015): without a
+    normalisation, six layers of the usual ones would make it vanish.
+    """
+    widths = (32, 64, 128, 128, 256, 256)
+    layers: list[nn.Module] = []
+    for i, (inside, width) in enumerate(zip((shape[0], *widths), widths, strict=False)):
+        layers += _layer(inside, width, halved=i % 2 == 0)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
+
+
+def _layer(inside: int, width: int, *, halved: bool) -> list[nn.Module]:
+    conv = nn.Conv2d(inside, width, 3, padding=1)
+    nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+    nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+    return [conv, *([nn.MaxPool2d(2)] if halved else []), nn.ReLU()]

@@ -24,6 +24,7 @@ from tacit.experiment.rundir import SEVERAL
 from tacit.methods import METHODS
 from tacit.methods.spec import label_of, method_from
 from tacit.report.metric_lines import line_of, plain_json
+from tacit.synthesis import encoder_file
 
 MOST_BYTES = 64_000_000  # of one file that is read as a whole
 MOST_RUNS = 500  # in one report
@@ -65,6 +66,8 @@ class RunFacts:
     def of_features(self) -> str:
         """Says which public features stand in front of the model, if any do."""
         name = str(self.config.get("features", "none"))
+        if encoder_file.is_file(name):
+            return f" of features by a {encoder_file.said_of(name)}"
         return "" if name in ("none", "auto") else f" of public features {label_of(name)}"
 
     @property

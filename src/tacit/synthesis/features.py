@@ -20,6 +20,7 @@ from tacit.core.data import LocalData
 from tacit.core.registry import Registry
 from tacit.privacy.checks import FAR, LOOKS
 from tacit.privacy.insides import chance, digest
+from tacit.synthesis import encoder_file
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
@@ -40,11 +41,14 @@ MANY = 64  # examples that an encoder of the user's own is tried on
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     """Return the features of this name for inputs of a shape.
 
-    ``file.py:function`` and ``module:function`` are the user's own public encoders.
+    ``file.py:function`` and ``module:function`` are the user's own public encoders, a file is one
+    that was trained on public data.
 
     Rows of images have norm 1; longer rows of others are for whoever uses them to clip.
     """
     name = choose(name, shape)
+    if encoder_file.is_file(name):
+        return _from_file(encoder_file.pinned(name), shape)
     if name not in FEATURES:
         return _own(name, shape)
     if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
@@ -296,6 +300,16 @@ def _own(name: str, shape: tuple[int, ...]) -> Encoder:
             f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"
         )
     check_encoder(name, found, shape)
+    return lambda x: unit_rows(_features(name, found, x))
+
+
+@lru_cache(maxsize=4)
+def _from_file(word: str, shape: tuple[int, ...]) -> Encoder:
+    """Return the encoder of a file, once it was tried."""
+    found = encoder_file.load(word, shape)
+    name = encoder_file.path_of(word)
+    with torch.no_grad():
+        check_encoder(name, found, shape)
     return lambda x: unit_rows(_features(name, found, x))
 
 

@@ -90,6 +90,7 @@ def test_a_network_whose_examples_stay_apart_is_told_so(kind):
         ("dafl-cnn", (1, 28, 28)),
         ("ldp-cnn", (3, 32, 32)),
         ("cuag-cnn", (3, 16, 16)),
+        pytest.param("conv6", (3, 16, 16), marks=pytest.mark.slow),
         pytest.param("resnet18", (1, 8, 8), marks=pytest.mark.slow),
         pytest.param("vgg16", (3, 32, 32), marks=pytest.mark.slow),
     ],
