@@ -19,17 +19,32 @@ def budget_of(experiment: Experiment) -> Budget:
     return Budget(experiment.setting.budget, unit, observer, experiment.setting.delta)
 
 
-def tuned(
+def prepared(
     method: Method,
     model: torch.nn.Module,
     sizes: Mapping[ClientId, int],
     delta: float,
+    sample_seed: int,
     *,
     linear: bool,
 ) -> Method:
-    """Return the method with whatever it chooses by rules, for a network; is it a linear one?"""
-    numbers = sum(p.numel() for p in model.parameters()) if linear else 0
-    return method.tuned(Known(sizes, delta, numbers))
+    """Return the method with whatever it chooses by rules for a network, and solves.
+
+    Args:
+        method: as it was given
+        model: the network
+        sizes: examples of each client
+        delta: of the certificate
+        sample_seed: who takes part in which round
+        linear: whether the network is a linear one
+    """
+    known = Known(sizes, delta, numbers_of(model) if linear else 0)
+    return calibrated(method.tuned(known), sizes, delta, sample_seed)
+
+
+def numbers_of(model: torch.nn.Module) -> int:
+    """Return how many numbers a network has."""
+    return sum(p.numel() for p in model.parameters())
 
 
 def calibrated(

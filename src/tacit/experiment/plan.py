@@ -21,7 +21,7 @@ from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
-from tacit.experiment.calibration import budget_of, calibrated, tuned
+from tacit.experiment.calibration import budget_of, numbers_of, prepared
 from tacit.experiment.config import Experiment, Setting, dataset_of, found_anywhere
 from tacit.experiment.encoding import chosen_features, featured, is_linear, network_for, shape_of
 from tacit.experiment.evaluate import evaluate
@@ -29,6 +29,7 @@ from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.signal import of_signal
 from tacit.experiment.signs import of_data, warn_of
 from tacit.experiment.watch import Watcher
 from tacit.methods import METHODS
@@ -77,9 +78,13 @@ class Plan:
         word = network_for(s.model, features, shape)
         model = build(network or word, shape, len(dataset.classes), s.seed)
         linear, sizes = is_linear(word, features), federation.sizes()
-        method = tuned(experiment.method, model, sizes, s.delta, linear=linear)
-        solved = calibrated(method, sizes, s.delta, s.seed)
-        experiment = replace(experiment, method=settled(solved))
+
+        def ready(method: Method) -> Method:
+            return prepared(method, model, sizes, s.delta, s.seed, linear=linear)
+
+        given, method = experiment.method, ready(experiment.method)
+        warn_of(of_signal(given, method, ready, sizes, s.delta, numbers_of(model)))
+        experiment = replace(experiment, method=settled(method))
         check_aggregate(experiment, len(federation.everyone))
         check_goal(experiment.method, dataset.goal)
         outputs = len(dataset.classes)

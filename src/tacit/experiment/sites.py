@@ -20,6 +20,7 @@ from tacit.core import (
     ClientId,
     Json,
     Ledger,
+    Method,
     Owner,
     Params,
     Predictor,
@@ -37,7 +38,7 @@ from tacit.engines.config import Config
 from tacit.engines.facts import Facts
 from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
-from tacit.experiment.calibration import budget_of, calibrated, tuned
+from tacit.experiment.calibration import budget_of, numbers_of, prepared
 from tacit.experiment.config import SITES, Experiment
 from tacit.experiment.encoding import (
     NONE,
@@ -52,6 +53,8 @@ from tacit.experiment.metrics import COUNTED
 from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, noise_in, score_with
+from tacit.experiment.signal import of_signal
+from tacit.experiment.signs import warn_of
 from tacit.local.sgd import network
 from tacit.models import build
 from tacit.synthesis.encoder_file import named
@@ -148,12 +151,17 @@ class AtSites:
         )
         model = build(setting.model, seen, len(classes), s.seed)
         linear = is_linear(setting.model, features)
-        method = tuned(method, model, sizes, s.delta, linear=linear)
-        resolved = Experiment(calibrated(method, sizes, s.delta, sample_seed), setting)
+
+        def ready(given: Method) -> Method:
+            return prepared(given, model, sizes, s.delta, sample_seed, linear=linear)
+
+        resolved = Experiment(ready(method), setting)
+        numbers = numbers_of(model)
+        warn_of(of_signal(method, resolved.method, ready, sizes, s.delta, numbers))
         table = next(iter(facts.values())).table
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
         check_aggregate(resolved, clients)
-        check_parts(method, model, seen, len(classes))
+        check_parts(resolved.method, model, seen, len(classes))
         empty = holding(dataset, clients, seed=s.seed)
         return cls(resolved, model, empty, open, run, sample_seed, facts, public)
 

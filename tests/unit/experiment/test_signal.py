@@ -1,0 +1,81 @@
+"""Noise that drowns all that data can say is told of before a run, with the eps where they meet."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tacit.experiment.calibration import calibrated
+from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.plan import Plan
+from tacit.experiment.signal import _ratio, of_signal
+from tacit.local.sgd import SGD
+from tacit.methods.dp_fedavg import DPFedAvg
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.ldp_fl import LDPFL
+from tacit.methods.moments import Moments
+
+SIZES = {"a": 600, "b": 600}
+NUMBERS = 400
+
+
+def ready(method):
+    return calibrated(method, SIZES, 1e-5, 0)
+
+
+def said(method, numbers=NUMBERS):
+    return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers)
+
+
+def test_the_ratio_by_hand():
+    """Two clients, three rounds of full gradients: sqrt(2 * 3) * (600 / z) / sqrt(400)."""
+    method = ready(LDPFL(mode="gradient", epsilon=0.5, rounds=3))
+    (line, _) = method.releases(SIZES, {"a": 3, "b": 3}, 1e-5)
+    wanted = math.sqrt(6) * 600 / line.event.z / 20
+    assert _ratio(method, SIZES, 1e-5, NUMBERS) == pytest.approx(wanted)
+
+
+def test_dp_sgd_counts_sampled_examples_of_every_step():
+    sgd = SGD(clip=1.0, z=5.0, batch=60, epochs=2)
+    wanted = math.sqrt(2 * 20) * (60 / 5.0) / 20  # 20 steps of a tenth of 600
+    assert _ratio(FedAvg(rounds=1, sgd=sgd), SIZES, 1e-5, NUMBERS) == pytest.approx(wanted)
+
+
+def test_few_clients_stand_for_all():
+    many = {f"{i:03d}": 600 for i in range(100)}
+    method = calibrated(LDPFL(mode="gradient", epsilon=0.5, rounds=3), many, 1e-5, 0)
+    few = _ratio(method, SIZES, 1e-5, NUMBERS)
+    assert _ratio(method, many, 1e-5, NUMBERS) == pytest.approx(few * math.sqrt(50))
+
+
+def test_it_is_said_with_the_eps_at_which_signal_and_noise_meet():
+    method = LDPFL(mode="gradient", epsilon=0.001, rounds=3)
+    (line,) = said(method)
+    meet = float(line.partition("epsilon = ")[2].partition(";")[0])
+    at = ready(replace(method, epsilon=meet))
+    assert _ratio(at, SIZES, 1e-5, NUMBERS) == pytest.approx(1, rel=0.1)
+    assert not said(replace(method, epsilon=1.2 * meet))
+    assert said(replace(method, epsilon=0.8 * meet))
+
+
+def test_whole_clients_count_once():
+    (line,) = said(DPFedAvg(epsilon=1.0, rounds=3))
+    assert "times as long as all that the data can say" in line
+
+
+@pytest.mark.parametrize("method", [FedAvg(), LDPFL(mode="gradient", epsilon=1.0), Moments()])
+def test_nothing_is_said_without_reason(method):
+    assert said(method) == []
+
+
+def test_noise_that_was_given_by_hand_has_no_epsilon_to_change():
+    (line,) = said(FedAvg(rounds=1, sgd=SGD(clip=1.0, z=5000.0)))
+    assert "epsilon" not in line
+
+
+def test_a_run_says_it_before_it_starts(capsys):
+    setting = Setting(clients=2, model="logistic")
+    Plan.of(Experiment(LDPFL(mode="gradient", epsilon=1e-4, rounds=2), setting))
+    assert "warning: noise will be" in capsys.readouterr().err
+    Plan.of(Experiment(LDPFL(mode="gradient", epsilon=8.0, rounds=2), setting))
+    assert "noise will be" not in capsys.readouterr().err
