@@ -39,28 +39,37 @@ DEPTH = 64  # of values within values
 DIGITS = 40  # of a whole number
 LONGEST = 1 << 28  # characters of a skeleton; a peer's are held to fewer
 ALIGN = 64  # bytes: where the numbers of a stored blob begin
-KINDS = {  # of numbers that a stored blob may hold
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
+# of numbers that a blob may hold, in the order that it has them
+KINDS = {
+    "U64": torch.uint64,
     "I64": torch.int64,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+    "F32": torch.float32,
+    "U32": torch.uint32,
     "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "U16": torch.uint16,
     "I16": torch.int16,
     "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
     "U8": torch.uint8,
     "BOOL": torch.bool,
-    "C64": torch.complex64,
 }
+WORDS = {kind: (place, word) for place, (word, kind) in enumerate(KINDS.items())}
 
 
 def encode(obj: object) -> tuple[str, dict[str, Tensor]]:
     """Return a JSON skeleton and the tensors it points to."""
     tensors: dict[str, Tensor] = {}
     return json.dumps(_skeleton(obj, tensors)), tensors
+
+
+def tensors_in(obj: object) -> list[Tensor]:
+    """Return the tensors that an object consists of."""
+    tensors: dict[str, Tensor] = {}
+    _skeleton(obj, tensors)
+    return list(tensors.values())
 
 
 def _skeleton(o: object, tensors: dict[str, Tensor]) -> object:
@@ -192,7 +201,23 @@ def _dataclass(kind: str, only: Collection[type] | None) -> Any:
 def pack(obj: object) -> bytes:
     """Return one self-contained safetensors blob; the same object always gives the same bytes."""
     text, tensors = encode(obj)
-    return save_tensors(_plain(tensors), metadata={"json": text})
+    return _blob(_plain(tensors), text)
+
+
+def _blob(tensors: dict[str, Tensor], text: str) -> bytes:
+    """Return what safetensors would, byte for byte, with each number copied once."""
+    if any(v.dtype not in WORDS for v in tensors.values()):
+        return save_tensors(tensors, metadata={"json": text})
+    about: Json = {"__metadata__": {"json": text}}
+    end = 0
+    ordered = sorted(tensors.items(), key=lambda item: (WORDS[item[1].dtype][0], item[0]))
+    for key, v in ordered:
+        start, end = end, end + v.nbytes
+        word = WORDS[v.dtype][1]
+        about[key] = {"dtype": word, "shape": list(v.shape), "data_offsets": [start, end]}
+    head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return b"".join([len(head).to_bytes(8, "little"), head, *(_bits(v).numpy() for _, v in ordered)])
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save as save_tensors
 
+from tacit.codec import KINDS as ALL_KINDS
 from tacit.codec import Stored, encode, load, pack, same, save, unpack
 from tacit.core import AskId, BadInput, Later, Params, Replies, Sample
 from tacit.core.cohort import Everyone
@@ -149,6 +151,32 @@ def test_what_is_looked_at_by_parts_is_looked_at_to_the_end():
     assert length(Params(w=v)) == 5.0
     v[-1] = math.nan
     assert not all_finite(v)
+
+
+def test_no_number_that_is_not_finite_is_overlooked_among_others():
+    kinds = torch.float32, torch.float64, torch.bfloat16
+    values = [torch.ones(2, 3), torch.ones(0), torch.ones((), dtype=kinds[1]), torch.ones(4)]
+    values += [torch.ones(5, dtype=kinds[2])]
+    assert all_finite()
+    assert all_finite(*values)
+    for v in values:
+        for wrong in (math.nan, math.inf, -math.inf) if v.numel() else ():
+            v.view(-1)[-1] = wrong
+            assert not all_finite(*values)
+        v.fill_(1)
+
+
+@given(some=OBJECTS)
+def test_what_is_packed_is_what_safetensors_writes(some):
+    text, tensors = encode(some)
+    plain = {k: v.contiguous() for k, v in tensors.items()}
+    assert pack(some) == save_tensors(plain, metadata={"json": text})
+
+
+def test_every_kind_of_number_is_packed_as_safetensors_does():
+    made = [torch.ones(2, 3).to(kind) for kind in [*ALL_KINDS.values(), torch.float8_e5m2] * 2]
+    plain = {f"{n:06d}": v for n, v in enumerate(made)}
+    assert pack(made) == save_tensors(plain, metadata={"json": encode(made)[0]})
 
 
 def test_tensors_with_memory_in_common_are_saved_each_by_itself(tmp_path):

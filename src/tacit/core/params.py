@@ -227,10 +227,10 @@ def load_params(model: nn.Module, x: Params) -> list[nn.Parameter]:
         raise BadInput(
             f"parameters: {_few(x)}: must be all {len(named)} of the network, {_few(named)}"
         )
+    weights = [named[name] for name in x]
     with torch.no_grad():
-        for name, value in x.items():
-            named[name].copy_(value)
-    return [named[name] for name in x]
+        torch._foreach_copy_(weights, list(x.values()))
+    return weights
 
 
 def _few(names: Iterable[str]) -> str:

@@ -31,7 +31,6 @@ from tacit.core import (
     Task,
     no_limit,
     own_code,
-    rng_for,
     seed_for,
 )
 from tacit.core.data import Examples as AnyExamples
@@ -114,9 +113,9 @@ class World:
 
     def fresh(self) -> nn.Module:
         """Return the network as it was in the beginning: no task meets what another one left."""
+        there = dict(_tensors(self.model))
         with torch.no_grad():
-            for name, t in _tensors(self.model):
-                t.copy_(self._pristine[name])
+            torch._foreach_copy_(list(there.values()), [self._pristine[name] for name in there])
         return self.model.train()
 
     @property
@@ -129,11 +128,12 @@ class World:
     ) -> np.random.Generator:
         """Return the generator of one task, and seed torch's own alike."""
         place = (self.seed, _stream(task), round, client, *([attempt] if attempt else []))
+        seed = seed_for(*place)
         # torch.manual_seed costs a millisecond here
-        torch.default_generator.manual_seed(seed_for(*place))
+        torch.default_generator.manual_seed(seed)
         if self.device == "cuda":
-            torch.cuda.manual_seed(seed_for(*place))
-        return rng_for(*place)
+            torch.cuda.manual_seed(seed)
+        return np.random.default_rng(seed)
 
     def own(self, call: Call[T], data: AnyExamples, round: int) -> T:
         """Run a task at the server itself, on data that it may see; none of that is a release."""

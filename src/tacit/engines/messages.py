@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.codec import encode
+from tacit.codec import tensors_in
 from tacit.core import (
     AskId,
     BadInput,
@@ -108,13 +108,12 @@ def task_named(name: str) -> Task[Any, Any]:
 
 def check_finite(obj: object, head: Head) -> None:
     """Stop a run whose training has diverged, before the damage reaches the shared model."""
-    for value in encode(obj)[1].values():
-        if value.is_floating_point() and not all_finite(value):
-            raise Diverged(
-                f"round {head.round + 1}, client {head.client}: training gave a number that is not "
-                "finite (a smaller learning rate may help: sgd.lr or local.lr); the last good "
-                "checkpoint is kept"
-            )
+    if not all_finite(*(value for value in tensors_in(obj) if value.is_floating_point())):
+        raise Diverged(
+            f"round {head.round + 1}, client {head.client}: training gave a number that is not "
+            "finite (a smaller learning rate may help: sgd.lr or local.lr); the last good "
+            "checkpoint is kept"
+        )
 
 
 def in_parts(value: Tensor) -> tuple[Tensor, ...]:
@@ -122,9 +121,11 @@ def in_parts(value: Tensor) -> tuple[Tensor, ...]:
     return torch.split(value.detach().reshape(-1), PART)
 
 
-def all_finite(value: Tensor) -> bool:
+def all_finite(*values: Tensor) -> bool:
     """Tell whether no number is infinite, or none at all."""
-    if not value.numel():
-        return True
     # in one pass and without a copy; what is not a number is both smallest and largest
-    return bool(torch.isfinite(torch.stack(torch.aminmax(value.detach()))).all())
+    ends = [end for v in values if v.numel() for end in torch.aminmax(v.detach())]
+    alike: dict[object, list[Tensor]] = {}
+    for end in ends:
+        alike.setdefault((end.dtype, end.device), []).append(end)
+    return all(bool(torch.stack(some).isfinite().all()) for some in alike.values())

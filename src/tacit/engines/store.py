@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
@@ -28,7 +28,7 @@ from tacit.core import (
     Unit,
     check,
 )
-from tacit.engines.sealed import Log, read_sealed, write_sealed
+from tacit.engines.sealed import Log, add_sealed, read_sealed
 
 LEDGER = "ledger.jsonl"
 RENAMED = {"add/remove": "zero-out"}
@@ -154,7 +154,7 @@ class Draws:
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             value = {"writes": self.count, "known": known}
-            write_sealed(self.file, self.place, value, durable=False)
+            add_sealed(self.file, self.place, value)
 
 
 def _round(name: str) -> int:
@@ -182,9 +182,15 @@ def read_ledger(file: Path) -> Ledger:
 def from_lines(lines: Sequence[str], file: Path) -> Ledger:
     """Return the ledger that the lines of a file are."""
     try:
-        return Ledger(from_json(json.loads(line)) for line in lines)
+        return Ledger(_read_line(line) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise _no_ledger(file, e) from None
+
+
+@lru_cache(1 << 12)
+def _read_line(line: str) -> Release:
+    """Return the release that a line is; most are read again in every round."""
+    return from_json(json.loads(line))
 
 
 def _no_ledger(file: Path, e: Exception) -> BadInput:
@@ -205,9 +211,10 @@ def to_json(line: Release) -> Json:
     """Return a ledger line as plain values: its event named, its rounds such as "0-4,7"."""
     rounds = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in line.rounds)
     return {
-        **asdict(line),
-        "event": {"kind": type(line.event).__name__, **asdict(line.event)},
+        **vars(line),
+        "event": {"kind": type(line.event).__name__, **vars(line.event)},
         "rounds": rounds,
+        "sampling": dict(vars(line.sampling)),
     }
 
 

@@ -17,6 +17,7 @@ from tacit.codec import pack, same, unpack
 from tacit.core import (
     BadInput,
     Client,
+    Damaged,
     Gaussian,
     Laplace,
     Ledger,
@@ -33,6 +34,7 @@ from tacit.core import (
     union,
     weighted_sum,
 )
+from tacit.engines.sealed import MOST, add_sealed, read_sealed
 from tacit.engines.store import ClientStore, from_json, read_ledger, to_json, to_text
 
 LINE = Release("fedavg.train", "example", "3", "server", Gaussian(1.0), ((0, 0),), noise="seeded")
@@ -250,6 +252,41 @@ def test_no_file_is_an_empty_ledger_and_a_store_replaces_its_own(tmp_path):
     store.write_ledger(Ledger([at(LINE, 0, 1)]))
     assert store.ledger() == Ledger([at(LINE, 0, 1)])
     assert {file.name for file in (tmp_path / "3").iterdir()} == {"ledger.jsonl", "ledger.mark"}
+
+
+def test_a_mark_that_a_kill_cut_short_is_as_if_it_had_not_been_written(tmp_path):
+    store, mark = ClientStore(tmp_path / "3"), tmp_path / "3" / "ledger.mark"
+    store.write_ledger(Ledger([at(LINE, 0)]))
+    before = mark.read_bytes()
+    store.write_ledger(Ledger([at(LINE, 0, 1)]))
+    both = mark.read_bytes()
+    assert both.startswith(before)
+    for cut in range(len(before), len(both), 7):
+        mark.write_bytes(both[:cut])
+        again = ClientStore(tmp_path / "3")
+        assert again.ledger() == Ledger([at(LINE, 0, 1)])
+        assert again.log.known().writes == 1
+    again.write_ledger(Ledger([at(LINE, 0, 2)]))
+    assert ClientStore(tmp_path / "3").ledger() == Ledger([at(LINE, 0, 2)])
+    assert [m.writes for m in ClientStore(tmp_path / "3").log.marks_kept()] == [2]
+
+
+def test_of_several_documents_the_last_counts_and_a_damaged_one_is_refused(tmp_path):
+    file = tmp_path / "document"
+    sizes = []
+    for n in range(300):
+        add_sealed(file, "here", {"n": n})
+        assert read_sealed(file, "here") == {"n": n}
+        sizes.append(file.stat().st_size)
+    assert max(sizes) < 2 * MOST
+    assert min(sizes[100:]) < 200  # written anew
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-4] + b"x" + whole[-3:])
+    with pytest.raises(Damaged):
+        read_sealed(file, "here")
+    file.write_bytes(whole.rstrip())  # as documents were written once, without an end of line
+    add_sealed(file, "here", {"n": 300})
+    assert read_sealed(file, "here") == {"n": 300}
 
 
 def test_a_last_line_cut_short_is_dropped_wherever_it_was_cut(tmp_path):
