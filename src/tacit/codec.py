@@ -217,7 +217,8 @@ def _blob(tensors: dict[str, Tensor], text: str) -> bytes:
         about[key] = {"dtype": word, "shape": list(v.shape), "data_offsets": [start, end]}
     head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    return b"".join([len(head).to_bytes(8, "little"), head, *(_bits(v).numpy() for _, v in ordered)])
+    numbers = (_bits(v).numpy().data for _, v in ordered)
+    return b"".join([len(head).to_bytes(8, "little"), head, *numbers])
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -282,7 +283,20 @@ class Stored:
         return torch.frombuffer(whole, dtype=kind, count=count, offset=at).reshape(shape)
 
 
-Blob = bytes | Stored  # a packed object
+class Opened:
+    """A packed object that was unpacked when it came, while others were still on their way."""
+
+    def __init__(self, blob: bytes) -> None:
+        """Unpack one of our own."""
+        self._size = len(blob)
+        self.value = unpack(blob)
+
+    def __len__(self) -> int:
+        """Return how many bytes came."""
+        return self._size
+
+
+Blob = bytes | Stored | Opened  # a packed object
 
 
 def unpack(
@@ -297,12 +311,16 @@ def unpack(
     Anything damaged, foreign or beyond the limits is refused with :class:`BadInput`; see
     :func:`decode`.
     """
+    if isinstance(blob, Opened):
+        return blob.value
     meta, tensors = _opened(blob, longest)
     with _refusing():
         return decode(meta["json"], tensors, known=known, longest=longest, only=only)
 
 
-def _opened(blob: Blob, longest: int = LONGEST) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _opened(
+    blob: bytes | Stored, longest: int = LONGEST
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return what a blob says of itself, and its tensors."""
     with _refusing():
         if isinstance(blob, Stored):

@@ -227,10 +227,9 @@ def load_params(model: nn.Module, x: Params) -> list[nn.Parameter]:
         raise BadInput(
             f"parameters: {_few(x)}: must be all {len(named)} of the network, {_few(named)}"
         )
-    weights = [named[name] for name in x]
     with torch.no_grad():
-        torch._foreach_copy_(weights, list(x.values()))
-    return weights
+        torch._foreach_copy_([named[name] for name in x], list(x.values()))
+    return [named[name] for name in x]
 
 
 def _few(names: Iterable[str]) -> str:

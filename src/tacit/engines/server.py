@@ -101,6 +101,18 @@ class Engine(ABC):
         """Make one step of a method's own code; clients of ours are not to blame if it fails."""
         return step()
 
+    def when_busy(self, work: Callable[[], None]) -> None:
+        """Do what a round leaves to do, such as to save it.
+
+        At once; or, where clients can work meanwhile, as soon as the next ones do. It is done
+        before any answer of theirs counts.
+        """
+        work()
+
+    def catch_up(self) -> None:
+        """Do now what was left for when clients work."""
+        return
+
     def sample(self, law: Law, round: int) -> Sample:
         """Choose who takes part in ``round``.
 
@@ -217,6 +229,7 @@ class Engine(ABC):
 
         For mechanisms, before they draw.
         """
+        self.catch_up()
         self.afford(line)
         after = self.ledger.plus(line)
         self.config.on_release([r for r in after if r.owner == line.owner], after)
@@ -227,6 +240,7 @@ class Engine(ABC):
 
         For the server's mechanisms, before they draw: seeded noise must not serve two of them.
         """
+        self.catch_up()
         return self.config.draws.number(name, content) if self.noise == "seeded" else 0
 
     def count_anew(self) -> None:

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing as mp
 
-from tacit.codec import Blob, pack, unpack
+from tacit.codec import Blob, Opened, pack, unpack
 from tacit.core import Call, ClientId, Task, own_code
 from tacit.core.data import Examples
 from tacit.engines.client_host import World
@@ -79,12 +79,23 @@ class Workers(Engine):
         # Linux does it well.
         self.fork = sys.platform == "linux" and world.device == "cpu"
         self.workers: list[Worker] = []
+        self._left: list[Callable[[], None]] = []  # to be done while clients work
         for _ in range(workers):
             self.workers.append(self._start())
 
     def own(self, call: Call[T], data: Examples, round: int) -> T:
         """Run a task in this process; the workers have nothing to do meanwhile."""
+        self.catch_up()
         return self.world.own(call, data, round)
+
+    def when_busy(self, work: Callable[[], None]) -> None:
+        """Leave work of this process for when the workers have some, too."""
+        self._left.append(work)
+
+    def catch_up(self) -> None:
+        """Do what was left, each once, even if it fails."""
+        while self._left:
+            self._left.pop(0)()
 
     def _start(self) -> Worker:
         context: Any = mp.get_context("fork" if self.fork else "spawn")
@@ -127,41 +138,43 @@ class Workers(Engine):
                 w.line.send_bytes(CALL + call)
             except OSError:  # it died while it had nothing to do
                 self.workers[at] = self._replace(w, call)
-        while todo or any(w.waiting for w in self.workers):
-            self._hand_out(
-                todo,
-                lambda head: (
-                    DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK
-                ),
-            )
+
+        def word(head: Head) -> bytes:
+            return DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK
+
+        self._hand_out(todo, word)
+        self.catch_up()
+        while any(w.waiting for w in self.workers):
             for line in wait([w.line for w in self.workers if w.waiting]):
-                self._receive(
-                    next(w for w in self.workers if w.line is line), call, todo, got, failed
-                )
+                w = next(w for w in self.workers if w.line is line)
+                answer = self._receive(w, call, todo, failed)
+                self._hand_out(todo, word)
+                if answer is not None:  # opened only now: nobody waits for that
+                    client, blob = answer
+                    got[client] = Opened(blob)
                 self.config.on_answer(len(got) + len(failed), len(heads))
         for client in [i for i, f in faults.items() if f == "lost" and i in got]:
             failed[client] = "lost"
             del got[client]
         return got, failed
 
-    def _hand_out(self, todo: deque[Head], word: Any) -> None:
-        """Give each worker its next request, and then another one to wait for."""
+    def _hand_out(self, todo: deque[Head], word: Callable[[Head], bytes]) -> None:
+        """Give each worker its next request, and then another one to wait for.
+
+        The last ones are for whoever is free first, so that all end together.
+        """
         for ahead in range(1, AHEAD + 1):
             for w in self.workers:
-                if todo and len(w.waiting) < ahead:
+                enough = len(todo) > (0 if ahead == 1 else len(self.workers))
+                if enough and len(w.waiting) < ahead:
                     w.waiting.append(head := todo.popleft())
                     # a worker that has died is noticed when its answer is due
                     with contextlib.suppress(OSError):
                         w.line.send_bytes(word(head) + pack(head))
 
     def _receive(
-        self,
-        w: Worker,
-        call: bytes,
-        todo: deque[Head],
-        got: dict[ClientId, Blob],
-        failed: dict[ClientId, str],
-    ) -> None:
+        self, w: Worker, call: bytes, todo: deque[Head], failed: dict[ClientId, str]
+    ) -> tuple[ClientId, bytes] | None:
         """Take one answer from a worker, or replace the worker if there is none to come."""
         try:
             blob = w.line.recv_bytes()
@@ -169,8 +182,8 @@ class Workers(Engine):
             self.workers[self.workers.index(w)] = self._replace(w, call)
             failed[w.waiting.popleft().client] = f"its process ended with {w.process.exitcode}"
             todo.extendleft(reversed(w.waiting))
-            return
-        got[w.waiting.popleft().client] = blob
+            return None
+        return w.waiting.popleft().client, blob
 
     def close(self) -> None:
         """End the worker processes."""

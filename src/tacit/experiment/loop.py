@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -93,7 +94,10 @@ def _rounds(recorder: Recorder) -> None:
     method, directory = recorder.venue.experiment.method, recorder.directory
     engine = recorder.engine
     try:
-        drive(method, engine, start.pop(), on_step=recorder.step, advance=engine.advance)
+        try:
+            drive(method, engine, start.pop(), on_step=recorder.step, advance=engine.advance)
+        finally:
+            engine.catch_up()
     finally:  # however it ends, the model is that of the last checkpoint
         saved = directory.checkpoint()
         s = saved[0] if saved else codec.unpack(recorder.unsaved)
@@ -164,6 +168,12 @@ class Recorder:
         seconds = time.perf_counter() - self.since
         due = s.round % setting.eval_every == 0 or s.round >= method.rounds
         scores = self.venue.scores(s, self.engine) if due else {}
+        self.engine.when_busy(partial(self._finish, s, scores, seconds))
+        self.since = time.perf_counter()
+
+    def _finish(self, s: State, scores: Json, seconds: float) -> None:
+        """Write a round's line, save it, and say so: until then it has not been."""
+        method = self.venue.experiment.method
         self.engine.settle_round(s.round - 1)
         line = {
             "round": s.round,
@@ -182,7 +192,6 @@ class Recorder:
         self._save(s)
         self.watch.finished_round(line, method.rounds)
         self.engine.count_anew()
-        self.since = time.perf_counter()
 
     def _keep_samples(self, s: State) -> None:
         """Write the synthetic examples that the server has by now."""
