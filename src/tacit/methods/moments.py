@@ -75,7 +75,8 @@ def moments(me: Client, how: Moments, delta: float, n: int) -> Reply[Sent]:
     F, y = statistics.encoded(me.data, features.encoder_of(me.data))
     few = how.head == "auto" and n < ENOUGH * me.classes
     shared = few or how.head == "lda"
-    found = statistics.release(me, F, y, me.classes, how.terms(delta), shared=shared)
+    odd = features.odd_in_mirror(me.data) if how.mirror else None
+    found = statistics.release(me, F, y, me.classes, how.terms(delta), shared=shared, odd=odd)
     return Reply(Sent(found, PublicInt(features.in_order(me.data))))
 
 

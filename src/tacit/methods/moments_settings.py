@@ -24,6 +24,9 @@ class Settings(Method):
     share: float = 0.2  # share of the budget for counts and means
     s: float = 0.5  # weight of a record's count beside its features
     R: float = 0.5  # bound on a record's distance from its class mean
+    # with colour-hog: an image and its mirror image are of one class, as in photographs, and not in
+    # writing
+    mirror: bool = True
 
     def __post_init__(self) -> None:
         check.number("epsilon", self.epsilon, above=0)

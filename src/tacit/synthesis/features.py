@@ -20,7 +20,7 @@ from tacit.core.data import LocalData
 from tacit.core.registry import Registry
 from tacit.privacy.checks import FAR, LOOKS
 from tacit.privacy.insides import chance, digest
-from tacit.synthesis import encoder_file
+from tacit.synthesis import encoder_file, timm_encoder
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
@@ -42,13 +42,15 @@ def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
     """Return the features of this name for inputs of a shape.
 
     ``file.py:function`` and ``module:function`` are the user's own public encoders, a file is one
-    that was trained on public data.
+    that was trained on public data, and ``timm:NAME`` one of the package timm.
 
     Rows of images have norm 1; longer rows of others are for whoever uses them to clip.
     """
     name = choose(name, shape)
     if encoder_file.is_file(name):
         return _from_file(encoder_file.pinned(name), shape)
+    if name.startswith(timm_encoder.PREFIX):
+        return _from_timm(name, shape)
     if name not in FEATURES:
         return _own(name, shape)
     if name != "raw" and (len(shape) != 3 or min(shape[1:]) < 4):
@@ -75,6 +77,35 @@ def as_they_are(x: Tensor) -> Tensor:
 def in_order(data: LocalData) -> bool:
     """Tell whether a client's features come in the order of their frequencies."""
     return choose(data.features or "auto", tuple(data.source.x.shape[1:])) in ORDERED
+
+
+def odd_in_mirror(data: LocalData) -> Tensor | None:
+    """Return which of a client's features change their sign if images are mirrored.
+
+    None: not known, or mirror images are not taken to be of the same class. They are for colour
+    images, which are photographs as a rule.
+    """
+    shape = tuple(data.source.x.shape[1:])
+    if data.features:  # of smaller images, or of other channels than three, there are other numbers
+        known = data.features == "colour-hog" and shape == tuple(odd_colour_hog().shape)
+    else:
+        known = len(shape) == 3 and shape[0] == 3 and min(shape[1:]) >= 2 * CELLS
+    return odd_colour_hog() if known else None
+
+
+@lru_cache
+def odd_colour_hog() -> Tensor:
+    """Return which numbers of :func:`colour_hog` of an RGB image change their sign in its mirror.
+
+    A cosine along a row does if its frequency is odd. Directions turn from a to pi - a: a cosine of
+    an odd and a sine of an even frequency do.
+    """
+    waves = [(f + (i > 0 and i % 2 == 0)) % 2 for i, f in enumerate(_angular(BINS))]
+    cells = torch.tensor(waves).view(-1, 1, 1) + torch.zeros(CELLS, 1) + torch.arange(CELLS)
+    colours = torch.zeros(3, COLOURS, 1) + torch.arange(COLOURS)
+    both = torch.cat([cells.flatten(), colours.flatten()]) % 2 == 1
+    parts = ((_angular(BINS), CELLS, CELLS), ((0, 0, 0), COLOURS, COLOURS))
+    return both[_by_frequency(parts)]
 
 
 def choose(name: str, shape: tuple[int, ...]) -> str:
@@ -299,15 +330,22 @@ def _own(name: str, shape: tuple[int, ...]) -> Encoder:
         raise BadInput(
             f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"
         )
-    check_encoder(name, found, shape)
-    return lambda x: unit_rows(_features(name, found, x))
+    return _tried(name, found, shape)
 
 
 @lru_cache(maxsize=4)
 def _from_file(word: str, shape: tuple[int, ...]) -> Encoder:
     """Return the encoder of a file, once it was tried."""
-    found = encoder_file.load(word, shape)
-    name = encoder_file.path_of(word)
+    return _tried(encoder_file.path_of(word), encoder_file.load(word, shape), shape)
+
+
+@lru_cache(maxsize=4)
+def _from_timm(word: str, shape: tuple[int, ...]) -> Encoder:
+    """Return an encoder of another package, once it was tried."""
+    return _tried(word, timm_encoder.load(word, shape), shape)
+
+
+def _tried(name: str, found: Callable[[Tensor], object], shape: tuple[int, ...]) -> Encoder:
     with torch.no_grad():
         check_encoder(name, found, shape)
     return lambda x: unit_rows(_features(name, found, x))

@@ -7,6 +7,9 @@ mu^2:
     q = [sum F_i ; s n] + noise sqrt(1 + s^2)/mu1,   m = first part of q over n~ = last of q / s
     M = sum d_i d_i^T + symmetric noise, d_i = F_i - m clipped to R: diagonal R^2/mu2, the rest
         R^2/(mu2 sqrt 2)
+Where a class of photographs and of their mirror images is the same, features that change their sign
+in the mirror have mean 0 and no covariance with the others (see :func:`halves`): these are known
+without a release, and the bound and the noise of M are those of the two halves.
 All else is post-processing. Related: CCVR (Luo et al. 2021), FedPFT (Beitollahi et al. 2024),
 DP-MERF (Harder et al. 2021).
 """
@@ -15,14 +18,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Array, Client, ClientId, Params, Release, check
+from tacit.core import Array, BadInput, Client, ClientId, Params, Release, check
 from tacit.core.data import LocalData
 from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.mechanisms import clip_rows
@@ -34,6 +38,8 @@ CHUNK = 1000  # records encoded at a time
 # the two releases, as the ledger names them
 MEANS = "moments: means"
 COVARIANCES = "moments: covariances"
+ODD = "odd"  # beside them: which features are odd in the mirror, if classes are taken to be alike
+Half = Tensor | slice  # the places of some features
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,18 @@ class Terms:
 
 
 def release(
-    me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms, *, shared: bool = False
+    me: Client,
+    F: Tensor,
+    y: Tensor,
+    classes: int,
+    terms: Terms,
+    *,
+    shared: bool = False,
+    odd: Tensor | None = None,
 ) -> Params:
     """Release the moments of records: ``q`` (classes, k + 1) and ``M`` (classes, k (k + 1) / 2).
+
+    With mirrored classes they are of the features that are even in the mirror, and of both halves.
 
     Args:
         me: the client
@@ -92,27 +107,67 @@ def release(
         classes: how many there are
         terms: the public constants
         shared: one M for all classes together, each record centred at its own class
+        odd: which features are odd in the mirror, where classes are taken to be mirrored
 
     Guarantee: every class is released, so also which ones a client holds is hidden. A record is in
     one class, and its row (F_i, s) has norm at most sqrt(1 + s^2) after clipping: that is how far
     zeroing it out moves q. M is centred at means that are known from q; the record moves it
     by d d^T, whose Frobenius norm is |d|^2 <= R^2. In :func:`pack` the Euclidean norm is the
-    Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes. A record whose
-    features are not finite counts for nothing. Sums are in double precision: their rounding is far
-    below the hair by which rows are clipped below the bound.
+    Frobenius norm, so Gaussian noise of R^2/mu2 on its entries is all it takes. Of two halves
+    e and o of d, M has e e^T and o o^T alone, of norm sqrt(|e|^4 + |o|^4), which is bounded in the
+    place of |d|^2. A record whose features are not finite counts for nothing. Sums are in double
+    precision: their rounding is far below the hair by which rows are clipped below the bound.
     """
     whole = F.isfinite().all(1)
     F = clip_rows(F[whole].double(), 1.0)
     y = y[whole]
-    rows = torch.cat([F, F.new_full((len(F), 1), terms.s)], 1)
+    parts = halves(odd)
+    rows = torch.cat([F[:, parts[0]], F.new_full((len(F), 1), terms.s)], 1)
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
     q = terms.means.send(me, Params(q=sums))["q"].float()
     _, m = counts_and_means(q, terms)
-    d = clip_rows(F - m.double()[y], terms.R)
+    d = clip_halves(F - _placed(m, parts, F.shape[1]).double()[y], parts, terms.R)
     groups = [d] if shared else [d[y == c] for c in range(classes)]
-    M = torch.stack([pack(g.T @ g) for g in groups])
+    M = torch.stack([torch.cat([pack(g[:, h].T @ g[:, h]) for h in parts]) for g in groups])
     noisy = terms.covariances.send(me, Params(M=M))["M"].float()
-    return Params(q=q, M=noisy).as_released()
+    public = {} if odd is None else {ODD: odd.float()}
+    return Params(q=q, M=noisy, **public).as_released()
+
+
+def halves(odd: Tensor | None) -> list[Half]:
+    """Return the places of features whose moments are released: all, or even and odd ones.
+
+    An even feature says the same of an image and of its mirror image, an odd one the opposite. If a
+    class has both alike, an odd feature has mean 0 and no covariance with an even one.
+    """
+    return [slice(None)] if odd is None else list(even_and_odd(odd))
+
+
+def even_and_odd(odd: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places of even and of odd features."""
+    return torch.nonzero(~odd)[:, 0], torch.nonzero(odd)[:, 0]
+
+
+def clip_halves(d: Tensor, parts: Sequence[Half], R: float) -> Tensor:
+    """Return rows of which the sum of d d^T over the halves has a Frobenius norm of at most R^2.
+
+    Two halves are stretched first, so that a row of norm R with halves of one size just fits.
+    """
+    if len(parts) == 1:
+        return clip_rows(d, R)
+    d = d * len(parts) ** 0.25
+    squares = torch.stack([d[:, h].square().sum(1) for h in parts], 1)
+    size = torch.linalg.vector_norm(squares, dim=1).sqrt()[:, None]
+    return d * torch.where(size > 0, clip_rows(size, R) / size, 0.0)
+
+
+def _placed(m: Tensor, parts: Sequence[Half], k: int) -> Tensor:
+    """Return means of all k features: those of odd ones are 0."""
+    if len(parts) == 1:
+        return m
+    full = m.new_zeros(len(m), k)
+    full[:, parts[0]] = m
+    return full
 
 
 def counts_and_means(q: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
@@ -183,21 +238,62 @@ def pooled(
     q = sum_of(use, [r["q"].double() for r in replies])
     n = (q[:, -1] / terms.s).clamp_min(1.0)
     parts = use.sum(0)
-    k = q.shape[1] - 1
+    odd = _agreed_odd(replies)
+    k = q.shape[1] - 1 if odd is None else len(odd)
+    m = _placed(q[:, :-1] / n[:, None], halves(odd), k)
     if ordered:
         k = min(k, max(32, int(2 * terms.mu * (n / parts.sqrt()).median())))
-    m = q[:, :k] / n[:, None]
+    m = m[:, :k]
     m = m / m.norm(dim=1, keepdim=True).clamp_min(1.0)
     M = [r["M"].double() for r in replies]
+    clean = partial(_denoised_halves, odd=odd, k=k, terms=terms, ridge=ridge)
     if len(M[0]) == 1:  # one for all classes: everybody's
-        whole = unpack(torch.stack(M).sum((0, 1)))[:k, :k]
-        S = denoised(whole, torch.stack(known).sum(), len(M), terms, ridge).expand(len(n), k, k)
+        whole = torch.stack(M).sum((0, 1))
+        S = clean(whole, torch.stack(known).sum(), len(M)).expand(len(n), k, k)
     else:
-        A = torch.stack([unpack(v)[:k, :k] for v in sum_of(use, M)])
-        own = torch.stack([denoised(A[c], n[c], parts[c], terms, ridge) for c in range(len(n))])
-        S = (1 - mix) * own + mix * denoised(A.sum(0), n.sum(), parts.sum(), terms, ridge)
+        A = sum_of(use, M)
+        own = torch.stack([clean(A[c], n[c], parts[c]) for c in range(len(n))])
+        S = (1 - mix) * own + mix * clean(A.sum(0), n.sum(), parts.sum())
     doubt = ridge * parts * (terms.sd_sums / n) ** 2
     return Gaussians(n, m, S + doubt[:, None, None] * torch.eye(k))
+
+
+def _agreed_odd(replies: Sequence[Params]) -> Tensor | None:
+    """Return which features are odd in the mirror, as all clients say; None: classes are not."""
+    told = [r.get(ODD) for r in replies]
+    first = told[0]
+    if first is None and all(each is None for each in told):
+        return None
+    width = replies[0]["q"].shape[1] - 1
+    if first is None or not all(each is not None and torch.equal(each, first) for each in told):
+        raise BadInput("moments: clients do not agree on which features are odd in the mirror")
+    if first.dim() != 1 or int((first == 0).sum()) != width:
+        raise BadInput(f"moments: {width} means, and other features that are even in the mirror")
+    return first != 0
+
+
+def _denoised_halves(
+    packed: Tensor,
+    n: Tensor,
+    parts: Tensor | int,
+    *,
+    odd: Tensor | None,
+    k: int,
+    terms: Terms,
+    ridge: float,
+) -> Tensor:
+    """Return the covariance of the first k features, of each half by itself (:func:`denoised`)."""
+    if odd is None:
+        return denoised(unpack(packed)[:k, :k], n, parts, terms, ridge)
+    seen = replace(terms, R=terms.R / 2**0.25)  # before records were stretched
+    found, at = packed.new_zeros(k, k), 0
+    for half in even_and_odd(odd):
+        size = len(half) * (len(half) + 1) // 2
+        kept = half[half < k]
+        M = unpack(packed[at : at + size])[: len(kept), : len(kept)] / math.sqrt(2)
+        found[kept[:, None], kept] = denoised(M, n, parts, seen, ridge)
+        at += size
+    return found
 
 
 def sum_of(use: Tensor, values: Sequence[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ Gradients worked by hand, norms and orders, cosine transforms, and which names a
 import math
 import random
 import sys
+import types
 from threading import Thread
 
 import numpy as np
@@ -18,6 +19,8 @@ from scipy.fft import dctn
 
 import tacit
 from tacit.core import BadInput
+from tacit.data.examples import Examples
+from tacit.data.federated import LocalData
 from tacit.synthesis import features as room
 from tacit.synthesis.features import (
     Dct,
@@ -26,6 +29,8 @@ from tacit.synthesis.features import (
     encoder,
     histograms,
     hog,
+    odd_colour_hog,
+    odd_in_mirror,
     raw,
     unit_rows,
 )
@@ -346,3 +351,105 @@ def test_a_run_with_such_an_encoder_is_refused_before_it_starts(word, tmp_path, 
         tacit.run(word, features=features, split=split, out=tmp_path / "run", workers=0)
     assert not (tmp_path / "run").exists()
     monkeypatch.delitem(sys.modules, "mixing_parts")
+
+
+# -------------------------------------------------------------------------------------------------
+# mirrors
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 12, 20)])
+def test_in_the_mirror_each_number_of_colour_hog_stays_or_changes_its_sign(shape):
+    images = some(6, shape)
+    odd = odd_colour_hog()
+    assert 0 < int(odd.sum()) < len(odd) == 315
+    there = torch.where(odd, -1.0, 1.0) * colour_hog(images)
+    torch.testing.assert_close(colour_hog(images.flip(3)), there, atol=1e-5, rtol=0)
+
+
+def data_of(shape, features=""):
+    x = torch.zeros(2, *shape)
+    return LocalData(
+        Examples(x, torch.zeros(2).long()), np.arange(2), (0.5,), (0.5,), features=features
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "features", "known"),
+    [
+        ((3, 32, 32), "", True),
+        ((315,), "colour-hog", True),
+        ((315,), "hog", False),
+        ((315,), "mine.py:encode", False),
+        ((128,), "colour-hog", False),  # of small images, or of other channels
+        ((1, 28, 28), "", False),
+        ((4, 32, 32), "", False),
+        ((3, 8, 8), "", False),
+        ((315,), "", False),
+    ],
+)
+def test_only_photographs_are_taken_to_be_mirrored(shape, features, known):
+    assert (odd_in_mirror(data_of(shape, features)) is not None) == known
+
+
+# -------------------------------------------------------------------------------------------------
+# encoders of another package
+
+
+class Tiny(torch.nn.Module):
+    """Means of each channel at two places: a network as timm would make it."""
+
+    def __init__(self):
+        super().__init__()
+        self.pretrained_cfg = {"input_size": (3, 16, 16), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+
+    def forward(self, x):
+        assert x.shape[1:] == (3, 16, 16)
+        return torch.nn.functional.adaptive_avg_pool2d(x, (1, 2))
+
+
+class BatchNormed(Tiny):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    made = {"tiny": Tiny, "mixes": BatchNormed}
+
+    def create_model(name, *, pretrained, num_classes):
+        assert pretrained
+        assert num_classes == 0
+        if name == "offline":
+            raise OSError("no connection\nat all")
+        return made[name]()
+
+    fake = types.ModuleType("timm")
+    fake.create_model, fake.list_models = create_model, lambda pretrained: [*made, "offline"]
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    room._from_timm.cache_clear()
+    yield
+    room._from_timm.cache_clear()
+
+
+@pytest.mark.usefixtures("timm")
+def test_an_encoder_of_timm():
+    for shape in (GREY, COLOUR):
+        found = encoder("timm:tiny", shape)(some(5, shape))
+        assert found.shape == (5, 6)
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(5))
+    white = torch.ones(1, 1, 28, 28)
+    torch.testing.assert_close(encoder("timm:tiny", GREY)(white), torch.full((1, 6), 6**-0.5))
+    for word, shape, why in (
+        ("timm:mixes", COLOUR, "what it says of one example depends on the others"),
+        ("timm:big", COLOUR, "timm has no network of this name with weights"),
+        ("timm:offline", COLOUR, r"cannot be loaded \(OSError: no connection at all\)"),
+        ("timm:tiny", (4,), "needs images of 1 or 3 channels; these inputs are 4"),
+    ):
+        with pytest.raises(BadInput, match=f"features = '{word}': {why}"):
+            encoder(word, shape)
+
+
+def test_timm_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(BadInput, match=r"features = 'timm:tiny': needs the package timm: tacit.t"):
+        encoder("timm:tiny", COLOUR)

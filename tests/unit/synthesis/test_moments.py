@@ -74,7 +74,7 @@ def drawn(n, k=K, classes=CLASSES, seed=0):
 # what a record moves
 
 
-def bare(F, y, terms, q=None, shared=False):
+def bare(F, y, terms, q=None, shared=False, odd=None):
     """Return what would be released without noise, and the sensitivities that were promised.
 
     Q may be given.
@@ -88,7 +88,7 @@ def bare(F, y, terms, q=None, shared=False):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanisms, "gaussian", exact)
-        release(client(), F, y, CLASSES, terms, shared=shared)
+        release(client(), F, y, CLASSES, terms, shared=shared, odd=odd)
     return values, bounds
 
 
@@ -116,16 +116,19 @@ def tensors(rows):
     st.lists(st.floats(-9, 9), min_size=8, max_size=8),
     constants,
     st.booleans(),
+    st.sampled_from([None, [False, True, False], [True, True, False], [False, False, False]]),
 )
 @often(60)
-def test_no_record_moves_more_than_the_noise_is_made_for(others, one, q, terms, shared):
+def test_no_record_moves_more_than_the_noise_is_made_for(others, one, q, terms, shared, mirrored):
     """Whatever its features are. Covariances are centred at means that are known.
 
     Any q, the same in both worlds.
     """
-    known = torch.tensor(q, dtype=torch.float64).view(CLASSES, K + 1)
-    without, bounds = bare(*tensors(others), terms, known, shared)
-    with_, same = bare(*tensors([*others, one[0]]), terms, known, shared)
+    odd = None if mirrored is None else torch.tensor(mirrored)
+    even = K if odd is None else K - sum(mirrored)
+    known = torch.tensor(q, dtype=torch.float64).view(CLASSES, K + 1)[:, K - even :]
+    without, bounds = bare(*tensors(others), terms, known, shared, odd)
+    with_, same = bare(*tensors([*others, one[0]]), terms, known, shared, odd)
     assert bounds == same  # public: not a function of the data
     for name, bound in (("q", math.sqrt(1 + terms.s**2)), ("M", terms.R**2)):
         sensitivity, _ = bounds[name]
@@ -139,6 +142,19 @@ def test_the_bounds_are_reached():
     got, _ = bare(far, near, TERMS, known)
     assert float(got["q"].norm()) == pytest.approx(math.sqrt(1.25), rel=1e-6)
     assert float(got["M"].norm()) == pytest.approx(0.25, rel=1e-5)
+
+
+def test_the_bound_of_two_halves_is_reached_by_either_and_by_both():
+    odd, known = torch.tensor([False, True, True]), torch.tensor([[0.0, 500], [0, 0]]).double()
+    for row in ([1.0, 0, 0], [0, 1, 0], [0.6, 0, -0.6], [0.5, 0.3, 0.4]):
+        got, bounds = bare(torch.tensor([row]).double(), torch.tensor([0]), TERMS, known, odd=odd)
+        assert got["q"].shape == (CLASSES, 2)  # means of the even one alone
+        assert got["M"].shape == (CLASSES, 1 + 3)
+        assert float(got["M"].norm()) == pytest.approx(0.25, rel=1e-5)
+        assert bounds["M"] == bare(torch.zeros(0, K), torch.zeros(0).long(), TERMS)[1]["M"]
+    row = torch.tensor([[0.1, 0.06, 0.08]]).double()  # halves of one size, within the bound
+    got, _ = bare(row, torch.tensor([0]), TERMS, known, odd=odd)
+    torch.testing.assert_close(got["M"][0, :1], math.sqrt(2) * row[0, :1] ** 2)
 
 
 def test_noise_is_as_much_as_the_budget_asks_for():
@@ -326,6 +342,58 @@ def test_many_clients_amount_to_one(shared):
     for c in range(CLASSES):
         own = both if shared else 0.5 * both + 0.5 * (d[y == c].T @ d[y == c]) / int((y == c).sum())
         torch.testing.assert_close(alone.S[c], own, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_halves_are_what_records_and_their_mirror_images_have_together(shared):
+    """Records with the opposite in odd features beside them, and nothing known of mirrors."""
+    odd = torch.tensor([False, True, False])
+    F, y = drawn(60)
+    both = torch.cat([F, torch.where(odd, -F, F)])
+    how = {"mix": 0.5, "ridge": 1.0}
+    alone = pooled([release(client(), F, y, CLASSES, SHARP, shared=shared, odd=odd)], SHARP, **how)
+    other = pooled(
+        [release(client(), both, torch.cat([y, y]), CLASSES, SHARP, shared=shared)], SHARP, **how
+    )
+    torch.testing.assert_close(2 * alone.n, other.n, atol=1e-4, rtol=0)
+    torch.testing.assert_close(alone.m, other.m, atol=1e-5, rtol=0)
+    torch.testing.assert_close(alone.S, other.S, atol=1e-6, rtol=0)
+    assert not alone.m[:, 1].any()
+    assert not alone.S[:, 1, [0, 2]].any()
+
+
+def test_noise_of_each_half_is_taken_out_by_its_own_size():
+    """Nothing but noise: each half has an edge and a rest of its own, with half of the noise."""
+    odd = torch.arange(60) % 2 == 1
+    none = torch.zeros(0, 60), torch.zeros(0, dtype=torch.int64)
+    sent = release(client(), *none, CLASSES, TERMS, odd=odd)
+    assert sent["M"].shape == (CLASSES, 2 * 30 * 31 // 2)
+    edge = TERMS.sd_scatter / math.sqrt(2) * math.sqrt(2 * 30)
+    packed = sent["M"][0].double()
+    for part in packed.split(30 * 31 // 2):
+        top = float(torch.linalg.eigvalsh(unpack(part) / math.sqrt(2)).abs().max())
+        assert 0.8 * edge < top < 1.2 * edge
+    weak = Terms(0.01)
+    sent = release(client(), *none, CLASSES, weak, odd=odd)
+    cut = pooled([sent], weak, mix=0.5, ridge=1.0, ordered=True)
+    assert cut.S.shape == (CLASSES, 32, 32)
+    assert not cut.S[:, ::2, 1::2].any()
+    assert not cut.m[:, 1::2].any()
+
+
+def test_clients_that_do_not_agree_on_mirrors_are_refused():
+    F, y = drawn(10)
+    odd = torch.tensor([False, True, False])
+    sent = release(client(), F, y, CLASSES, TERMS, odd=odd)
+    for other in (
+        release(client(), F, y, CLASSES, TERMS, odd=odd.roll(1)),
+        Params(q=sent["q"], M=sent["M"]),
+    ):
+        for replies in ([sent, other], [other, sent]):
+            with pytest.raises(BadInput, match="do not agree on which features are odd"):
+                pooled(replies, TERMS, mix=0.5, ridge=1.0)
+    with pytest.raises(BadInput, match="2 means, and other features"):
+        pooled([Params({**sent, "odd": torch.zeros(7)})], TERMS, mix=0.5, ridge=1.0)
 
 
 def test_clients_that_lack_a_class_are_left_out_of_it():
