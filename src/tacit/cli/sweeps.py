@@ -18,9 +18,17 @@ from tacit.core import BadInput
 from tacit.experiment.compare import check_any_finished
 from tacit.experiment.config import Experiment
 from tacit.experiment.shared_options import with_common
-from tacit.experiment.sweep import Sweep, Swept, over_from, resume_sweep, start_sweep
+from tacit.experiment.sweep import (
+    Sweep,
+    Swept,
+    over_from,
+    resume_sweep,
+    said_of,
+    start_sweep,
+)
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from_spec, raw_method
+from tacit.privacy import show_epsilon
 from tacit.report.page import write_report
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import Form, sweep_table
@@ -37,11 +45,17 @@ also be started in several processes at once: they share the points that are lef
 examples:
   tacit sweep fedavg --over sgd.lr=0.01,0.03,0.1,0.3 --split label:2 --repeats 3
   tacit sweep ldp_fl nbafl --over epsilon=1,4,8 --rounds 10
+  tacit sweep dp_fedavg --over clip=0.1,0.3,1 --validate public.npz
 """
 OVER = "FIELD=v1,v2,...: a numeric setting and its values; several make a grid"
 Over = Annotated[
     tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(help=OVER, metavar="FIELD=V1,V2,...")
 ]
+VALIDATE = (
+    "public data by whose accuracy the best point is chosen, instead of by test data: a name or a "
+    "path, as for --data"
+)
+Validate = Annotated[str, tyro.conf.arg(help=VALIDATE, metavar="PUBLIC")]
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class SweepFlags(CompareFlags):
     """Flags of ``tacit sweep`` with several methods."""
 
     over: Over = ()
+    validate: Validate = ""
 
 
 def sweep(args: Sequence[str]) -> None:
@@ -72,6 +87,7 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form, Trac
     default = Experiment(method_from_spec(word))
     more: list[Flag] = [
         ("over", Over, field(default=())),
+        ("validate", Validate, ""),
         (
             "repeats",
             Annotated[int, tyro.conf.arg(help="runs of each point, with seeds seed, seed+1, ...")],
@@ -90,7 +106,11 @@ def _one(word: str, rest: Sequence[str]) -> tuple[Sweep, Path | None, Form, Trac
     )
     return (
         Sweep(
-            {word: raw_method(given.method)}, over_from(given.over), given.setting, given.repeats
+            {word: raw_method(given.method)},
+            over_from(given.over),
+            given.setting,
+            given.repeats,
+            validate=given.validate,
         ),
         given.out,
         given.format,
@@ -111,7 +131,7 @@ def _several(args: Sequence[str]) -> tuple[Sweep, Path | None, Form, Track]:
         for name, word in zip(given.methods, words, strict=True)
     }
     return (
-        Sweep(raw, over_from(given.over), given.setting, given.repeats, notes),
+        Sweep(raw, over_from(given.over), given.setting, given.repeats, notes, given.validate),
         given.out,
         given.format,
         given.track,
@@ -136,7 +156,23 @@ def show(swept: Swept, form: Form = "text") -> None:
         print(note)
     for name, why in swept.stopped.items():
         print(f"{name}: {why}")
+    print(_chosen(swept))
     files = draw_sweep(swept.rows, swept.folder / "sweep", title)
     print(f"files in {swept.folder}, picture {files[0]}")
     print(f"report: {write_report([swept.folder])}")
     check_any_finished([row for _, row in swept.rows])
+
+
+def _chosen(swept: Swept) -> str:
+    """Say which point is best on public data, and what choosing has cost."""
+    runs = sum(len(runs) for _, runs in swept.runs)
+    cost = f"eps of all {runs} runs together is {show_epsilon(swept.together)}"
+    found = swept.validation
+    if found is None:
+        return f"{cost}: to choose by their test data costs that, and flatters; see --validate"
+    point, row = swept.rows[found.best]
+    return (
+        f"best on {found.records:,} public records of {found.name}: {said_of(point)} with "
+        f"{100 * found.accuracy[found.best]:.2f}%; its own eps is {show_epsilon(row.spent)}, but "
+        f"{cost}, which is what choosing has cost"
+    )

@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tacit.core import BadInput, BudgetReached, Diverged, Json, TacitError, check
+from tacit.data import anywhere
 from tacit.data.examples import Dataset
 from tacit.experiment.compare import (
     TABLE,
@@ -40,6 +41,7 @@ from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
 from tacit.experiment.start import data_again
+from tacit.experiment.tuning import Validation, public_data, together, validated_on
 from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import (
     folder_of,
@@ -72,6 +74,7 @@ class Sweep:
     setting: Setting = field(default_factory=Setting)
     repeats: int = 1
     notes: list[str] = field(default_factory=list)  # what to say below the table
+    validate: str = ""  # public data to choose by; none: nothing is chosen
 
     def __post_init__(self) -> None:
         check.number("repeats", self.repeats, at_least=1, whole=True)
@@ -124,6 +127,12 @@ class Swept:
     plan: Sweep
     rows: list[tuple[Point, Row]]
     stopped: dict[str, str]
+    validation: Validation | None = None  # on public data, if it was asked for
+
+    @property
+    def together(self) -> float:
+        """Epsilon of all runs together: what looking at all of them has cost."""
+        return together([run for _, runs in self.runs for run in runs])
 
     @property
     def runs(self) -> list[tuple[Point, list[Run]]]:
@@ -136,11 +145,19 @@ class Swept:
         """The history of each run at each point: see :attr:`Run.history`."""
         return [(point, [run.history for run in runs]) for point, runs in self.runs]
 
+    def table(self) -> list[Json]:
+        """Return all points with their results, as they are written."""
+        rows: list[Json] = [{"at": p.values, **asdict(row)} for p, row in self.rows]
+        if not self.validation:
+            return rows
+        public = self.validation.accuracy
+        return [row | {"validated": a} for row, a in zip(rows, public, strict=True)]
+
     def plot(self, metric: str = "") -> Any:
         """Return a matplotlib figure of all points over rounds."""
         chosen = metric or self.rows[0][1].metric
         check.choice("metric", chosen, [*WORDS, SQUARED])
-        return over_rounds({_said(p): runs for p, runs in self.runs}, metric=chosen)
+        return over_rounds({said_of(p): runs for p, runs in self.runs}, metric=chosen)
 
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""
@@ -153,7 +170,8 @@ class Swept:
         return html_table([*over, *head], rows, "; ".join(self.stopped.values()))
 
 
-def _said(point: Point) -> str:
+def said_of(point: Point) -> str:
+    """Return a point in words."""
     return ", ".join([point.word, *(f"{k} = {v:g}" for k, v in point.values.items())])
 
 
@@ -234,13 +252,15 @@ def sweep(
     data: str | Dataset = "digits",
     out: str | Path | None = None,
     watch: Watcher | None = None,
+    validate: str = "",
     **setting: Any,
 ) -> Swept:
     """Run methods, named by words such as ``"fedprox:mu=0.1"``, over a grid such as ``{"sgd.lr".
 
     [0.01, 0.1]}``.
 
-    The other keywords are those of :func:`tacit.experiment.compare.compare`.
+    ``validate`` names public data to choose by. The other keywords are those of
+    :func:`tacit.experiment.compare.compare`.
     """
     words = [methods] if isinstance(methods, str) else list(methods)
     dataset = data if isinstance(data, Dataset) else None
@@ -248,7 +268,7 @@ def sweep(
     raw = {word: raw_method(method_from_spec(word)) for word in words}
     first = method_from_spec([*words, "fedavg"][0])  # an empty list is refused below
     given = setting_from({"data": name, **setting}, first)
-    plan = Sweep(raw, {k: list(v) for k, v in over.items()}, given, repeats)
+    plan = Sweep(raw, {k: list(v) for k, v in over.items()}, given, repeats, validate=validate)
     return start_sweep(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
@@ -264,6 +284,9 @@ def start_sweep(
     if dataset is None:
         dataset = dataset_of(plan.setting)
         plan = replace(plan, setting=found_anywhere(plan.setting))
+    if plan.validate:
+        public_data(plan.validate, plan.setting, dataset)
+        plan = replace(plan, validate=anywhere(plan.validate))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "sweep")
     if folder.exists() and any(folder.iterdir()):
@@ -293,8 +316,12 @@ def resume_sweep(
         (p, row(p.word, [Run(folder / name) for name, _ in plan.runs_of(p)], spent))
         for p in plan.points()
     ]
-    write_json([{"at": p.values, **asdict(each)} for p, each in rows], folder / TABLE)
-    return Swept(folder, plan, rows, {name: str(e) for name, e in stopped.items()})
+    found = Swept(folder, plan, rows, {name: str(e) for name, e in stopped.items()})
+    if plan.validate:
+        public = public_data(plan.validate, plan.setting, dataset)
+        found = replace(found, validation=validated_on(public, [runs for _, runs in found.runs]))
+    write_json(found.table(), folder / TABLE)
+    return found
 
 
 def read_sweep(folder: Path) -> Sweep:

@@ -1,0 +1,101 @@
+"""Choosing among runs: by public data instead of the test data, and what it costs.
+
+Whoever looks at several runs and keeps the best has released something of all of them, so the cost
+is that of all together. (Papernot and Steinke 2022 have a smaller one where the number of runs is
+drawn at random; a grid is not.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from tacit import privacy
+from tacit.core import BadInput
+from tacit.data.examples import Dataset
+from tacit.experiment.config import Setting, dataset_of, found_anywhere
+from tacit.experiment.result import Run
+from tacit.experiment.scoring import CHUNK
+from tacit.privacy.accounting import bill_epsilon, bills
+from tacit.privacy.bill import Part
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How good the runs of each point are on public data, in the points' order."""
+
+    name: str
+    records: int
+    accuracy: list[float]  # the mean over a point's runs; nan: there is no model
+
+    @property
+    def best(self) -> int:
+        """The number of the point that is best there."""
+        there = [-math.inf if math.isnan(a) else a for a in self.accuracy]
+        return there.index(max(there))
+
+
+def public_data(word: str, setting: Setting, dataset: Dataset) -> Dataset:
+    """Return the data that a sweep is validated on; they must fit those that it trains on."""
+    if found_anywhere(setting).data == found_anywhere(_at(setting, word)).data:
+        raise BadInput(f"validate = {word!r}: must be other data than those that are trained on")
+    found = dataset_of(_at(setting, word))
+    if found.goal != "classes" or dataset.goal != "classes":
+        raise BadInput("validate: chooses by accuracy, so labels must be classes")
+    for what, theirs, ours in (
+        ("inputs of shape", found.shape, dataset.shape),
+        ("classes", found.classes, dataset.classes),
+    ):
+        if theirs != ours:
+            raise BadInput(f"validate = {word!r}: has {what} {theirs}, must have {ours}")
+    return found
+
+
+def _at(setting: Setting, word: str) -> Setting:
+    return replace(setting, data=word)
+
+
+def validated_on(public: Dataset, points: Sequence[Sequence[Run]]) -> Validation:
+    """Score the runs of each point on all records of public data."""
+    x, y = torch.cat([public.train.x, public.test.x]), torch.cat([public.train.y, public.test.y])
+    each = [[_accuracy(run, x, y) for run in runs] for runs in points]
+    return Validation(public.name, len(y), [sum(of) / len(of) for of in each])
+
+
+def _accuracy(run: Run, x: torch.Tensor, y: torch.Tensor) -> float:
+    try:
+        model = run.model()
+    except BadInput:  # it has stopped before there was one, or every client has its own
+        return math.nan
+    parts = zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True)
+    right = [model.predict(a) == b for a, b in parts]
+    return float(torch.cat(right).float().mean())
+
+
+def together(runs: Sequence[Run]) -> float:
+    """Return the epsilon of several runs on the same data, for one unit of what they protect.
+
+    Who holds a record differs between seeds. Where a run charges all its clients alike, its part is
+    exact; else each run counts with its own epsilon at an even share of delta, and they are added.
+    """
+    unit, observer = runs[0].experiment.method.protects
+    delta = runs[0].experiment.setting.delta
+    if any(run.experiment.method.protects != (unit, observer) for run in runs):
+        return math.inf
+    each = [set(bills(run.ledger, unit=unit, observer=observer).values()) for run in runs]
+    if not all(each):
+        return math.inf
+    if any(len(kinds) > 1 for kinds in each):
+        own = delta / len(runs)
+        return sum(
+            privacy.epsilon(run.ledger, unit=unit, observer=observer, delta=own, quick=True)
+            for run in runs
+        )
+    parts: Counter[Part] = Counter()
+    for (bill,) in each:
+        parts.update(dict(bill))
+    return bill_epsilon(frozenset(parts.items()), "zero-out", delta, quick=True)

@@ -1,0 +1,120 @@
+"""Choosing among runs by public data, and what looking at all of them has cost."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit import privacy
+from tacit.cli.main import call
+from tacit.core import BadInput, Gaussian, Ledger, NonPrivate, Release
+from tacit.data import load
+from tacit.experiment.config import Experiment
+from tacit.experiment.tuning import Validation, together
+from tacit.methods.ldp_fl import LDPFL
+
+DELTA = 1e-5
+
+
+def spend(z, client="0", event=None):
+    return Release("update", "example", client, "server", event or Gaussian(z), ((0, 3),))
+
+
+class Finished:
+    """A run with a ledger and nothing else."""
+
+    def __init__(self, *lines):
+        self.ledger = Ledger(lines)
+        self.experiment = Experiment(LDPFL())
+
+
+def eps(*lines, delta=DELTA):
+    return privacy.epsilon(Ledger(lines), unit="example", observer="server", delta=delta)
+
+
+def test_runs_of_the_same_noise_add_up_and_are_not_taken_for_one():
+    """Twice four releases at z are what four releases at z / sqrt 2 are."""
+    found = together([Finished(spend(20.0)), Finished(spend(20.0))])
+    assert found == pytest.approx(eps(spend(20.0 / math.sqrt(2))), rel=1e-6)
+    assert found > eps(spend(20.0))
+
+
+def test_other_names_of_the_clients_change_nothing():
+    a, b = Finished(spend(20.0, "0")), Finished(spend(20.0, "7"))
+    assert together([a, b]) == together([a, a])
+
+
+def test_clients_that_are_charged_unlike_are_added_up_at_a_share_of_delta():
+    mixed = Finished(spend(20.0, "0"), spend(30.0, "1"))
+    assert together([mixed, mixed]) == pytest.approx(
+        2 * eps(spend(20.0), delta=DELTA / 2), rel=0.02
+    )
+
+
+def test_one_run_without_noise_is_enough_to_be_infinite():
+    open_ = Finished(spend(1.0, event=NonPrivate("no noise")))
+    assert together([Finished(spend(20.0)), open_]) == math.inf
+    assert together([Finished(spend(20.0)), Finished()]) == math.inf
+
+
+def test_the_best_is_the_first_of_the_best_and_never_one_without_a_model():
+    assert Validation("x", 1, [math.nan, 0.5, 0.7, 0.7]).best == 2
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    """Public digits: some of those of the package, in a file of their own."""
+    file = tmp_path_factory.mktemp("public") / "public.npz"
+    digits = load("digits").test
+    np.savez(file, x=digits.x[:200].numpy(), y=digits.y[:200].numpy())
+    return file
+
+
+SMALL = ["--clients", "2", "--rounds", "1", "--model", "logistic", "--noise", "seeded"]
+
+
+def test_a_sweep_is_chosen_on_public_data_and_says_what_it_has_cost(public, tmp_path, capsys):
+    words = ["sweep", "fedavg", "--over", "sgd.lr=0.00001,0.1", "--validate", str(public), *SMALL]
+    call([*words, "--sgd.clip", "1", "--sgd.z", "1", "--out", str(tmp_path / "s")])
+    said = capsys.readouterr().out
+    assert "best on 200 public records of public: fedavg, sgd.lr = 0.1 with" in said
+    assert "eps of all 2 runs together is" in said
+    swept = tacit.experiment.sweep.resume_sweep(tmp_path / "s")  # nothing is left to run
+    model = swept.runs[1][1][0].model()
+    digits = load("digits").test
+    right = float((model.predict(digits.x[:200]) == digits.y[:200]).float().mean())
+    assert swept.table()[1]["validated"] == swept.validation.accuracy[1] == pytest.approx(right)
+    assert swept.together > max(row.spent for _, row in swept.rows)
+
+
+def test_without_it_the_test_data_are_not_praised(tmp_path, capsys):
+    call(["sweep", "fedavg", "--over", "sgd.lr=0.1", *SMALL, "--out", str(tmp_path / "s")])
+    assert "eps of all 1 runs together is inf: to choose by their test" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("digits", "must be other data than those that are trained on"),
+        ("nothing.npz", "nothing.npz"),
+    ],
+)
+def test_data_that_cannot_choose_are_refused_before_anything_runs(tmp_path, word, why):
+    with pytest.raises(BadInput, match=why):
+        tacit.sweep("fedavg", {"sgd.lr": [0.1]}, out=tmp_path / "s", validate=word)
+    assert not (tmp_path / "s").exists()
+
+
+def test_other_shapes_and_classes_are_refused(public, tmp_path):
+    with np.load(public) as old:
+        x, y = old["x"], old["y"]
+    for name, more in (
+        ("wide.npz", {"x": np.repeat(x, 2, axis=-1), "y": y}),
+        ("fewer.npz", {"x": x, "y": y % 5}),
+    ):
+        np.savez(tmp_path / name, **more)
+        with pytest.raises(BadInput, match=r"validate = .*has (inputs of shape|classes) .*must"):
+            tacit.sweep(
+                "fedavg", {"sgd.lr": [0.1]}, validate=str(tmp_path / name), out=tmp_path / "s"
+            )
