@@ -18,7 +18,7 @@ KINDS = {
     "cuag": [{"unit": "client"}, {"mu": 0.0}],
     "dafl": [{"main": "open"}, {"main": "dp-sgd", "sgd": DP_SGD}, {"method": LDPFL()}],
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
-    "kd_dpfl": [{"labels": "sub-teachers"}],
+    "kd_dpfl": [{"labels": "sub-teachers"}, {"send": "gradient"}],
 } | {name: [{"sgd": DP_SGD}] for name in ("fedavg", "fedprox", "scaffold", "fednova", "local")}
 KINDS |= {name: [{"sgd": DP_SGD}] for name in ("fedavgm", "fedadam", "mr_mtl", "ditto")}
 

@@ -52,7 +52,11 @@ KINDS = {  # settings under which a method releases something else
     ],
     "dafl": [{"main": "open"}],
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
-    "kd_dpfl": [{"labels": "vote"}, {"labels": "sub-teachers", "large_join": True}],
+    "kd_dpfl": [
+        {"labels": "vote"},
+        {"labels": "sub-teachers", "large_join": True},
+        {"send": "gradient"},
+    ],
     "pate": [{"labels": "vote"}],
 }
 CLIPPED = {"dafl": {"main": "dp-sgd"}}

@@ -34,6 +34,7 @@ KINDS = {
     "pate": {"sub": 3, "teacher": WHOLE},
     "pate vote": {"labels": "vote", "teacher": WHOLE},
     "kd_dpfl": {"sgd": WHOLE},
+    "kd_dpfl gradient": {"send": "gradient"},
     "kd_dpfl joined": {"sgd": WHOLE, "large_join": True, "per_round": 0},
     "fedavg": {"sgd": CLIPPED},
     "fedprox": {"sgd": CLIPPED},

@@ -117,6 +117,18 @@ def test_settings_that_follow_a_rule_may_be_any_and_the_mode_only_what_the_rule_
         policy.allows(ldp_fl.train(x=X, method=replace(chosen, epsilon=9.0), **how))
 
 
+def test_what_kd_dpfl_chooses_may_be_any_and_what_is_sent_only_what_the_rule_makes_of_it():
+    known = Known({"0": 100, "1": 12}, 1e-5, sum(v.numel() for v in X.values()))
+    method = KDDPFL(rounds=2)
+    policy = from_experiment(Experiment(method, Setting()), X, 12, linear=True)
+    chosen, how = method.tuned(known), {"eps_pri": 1.0, "K": {"1": 2}, "delta": 1e-5}
+    policy.allows(kd_train(x=X, method=chosen, **how))
+    for other, why in (({"send": "dp-sgd"}, "send = dp-sgd: must be auto or gradient"),
+                       ({"epsilon": 9.0}, "epsilon = 9")):  # fmt: skip
+        with pytest.raises(Refused, match=f"policy: {why}"):
+            policy.allows(kd_train(x=X, method=replace(chosen, **other), **how))
+
+
 def test_noise_that_is_solved_may_be_more_and_not_less():
     method = FedAvg(rounds=2, sgd=replace(PRIVATE, z=0.0, epsilon=3.0))
     policy = from_experiment(Experiment(method, Setting()), X, 12)

@@ -99,6 +99,7 @@ VARIANTS = [
     ("pate vote", f"{PATE},labels=vote", {"teacher": PLAIN}, CLIENT + RECORD),
     ("pate vote laplace", f"{PATE},labels=vote,vote_noise=laplace", {"teacher": PLAIN}, CLIENT),
     ("kd_dpfl", f"{KD},per_round=0", {"sgd": AT_ONCE}, BOTH),
+    ("kd_dpfl gradient", f"{KD},send=gradient,per_round=0", {}, BOTH),
     ("kd_dpfl sub-teachers", f"{KD},labels=sub-teachers,sub=5", TAUGHT, BOTH),
     ("kd_dpfl vote", f"{KD},labels=vote", TAUGHT, BOTH),
     ("kd_dpfl join", f"{KD},large_join=true,per_round=0", {"sgd": AT_ONCE}, RECORD),
@@ -125,7 +126,8 @@ SHORT = [
     "fedavg", "fedprox", "scaffold", "dp_scaffold", "fednova", "centralised", "local", "cl_fl",
     "ldp_fl gradient", "ldp_fl update", "dp_fedavg", "dp_fedavg adaptive", "nbafl", "udp", "gfl",
     "prifedsync", "cuag example", "cuag clients", "moments", "dafl", "pate", "pate vote",
-    "kd_dpfl", "dafl moments", "gfl gan", "fedavgm", "fedadam", "mr_mtl", "ditto",
+    "kd_dpfl", "kd_dpfl gradient", "dafl moments", "gfl gan", "fedavgm", "fedadam", "mr_mtl",
+    "ditto",
 ]  # fmt: skip
 
 

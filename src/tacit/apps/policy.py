@@ -153,7 +153,7 @@ ANYTHING = Policy(("anything",), open=True)
 
 
 def from_experiment(
-    experiment: Experiment, x0: Params, size: int, *, linear: bool = False
+    experiment: Experiment, x0: Params, size: int, *, linear: bool = False, features: bool = False
 ) -> Policy:
     """Return the policy that allows an experiment with exactly its settings.
 
@@ -165,10 +165,11 @@ def from_experiment(
         x0: the parameters of its network
         size: how many training examples this site has
         linear: whether the network is a linear model of public features
+        features: whether it has public features for inputs
     """
     setting = experiment.setting
     numbers = sum(v.numel() for v in x0.values()) if linear else 0
-    method = experiment.method.tuned(Known({"0": size}, setting.delta, numbers))
+    method = experiment.method.tuned(Known({"0": size}, setting.delta, numbers, features or linear))
     policy = _for_method(experiment.method, x0)
     policy = _left_open(policy, _for_method(_solved(method, size, setting.delta), x0))
     values = {**policy.values, (None, "delta"): (setting.delta,)}

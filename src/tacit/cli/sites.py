@@ -334,14 +334,15 @@ def agreed(given: JoinFlags, dataset: Dataset, size: int) -> Policy | None:
 
 def _accepted(experiment: Experiment, given: JoinFlags, dataset: Dataset, size: int) -> Policy:
     from tacit.apps.policy import from_experiment
-    from tacit.experiment.encoding import chosen_features, is_linear, network_for
+    from tacit.experiment.encoding import NONE, chosen_features, is_linear, network_for
 
     s = experiment.setting
-    word = _own_encoder(s.features, given.features)
-    features = chosen_features(word, experiment.method, dataset.shape, s.model)
-    x0 = _first_parameters(s.model, dataset, features)
-    linear = is_linear(network_for(s.model, features, dataset.shape), features)
-    return from_experiment(experiment, x0, size, linear=linear)
+    told = _own_encoder(s.features, given.features)
+    features = chosen_features(told, experiment.method, dataset.shape, s.model)
+    word = network_for(s.model, features, dataset.shape, experiment.method)
+    x0 = _first_parameters(word, dataset, features)
+    linear, featured = is_linear(word, features), features != NONE
+    return from_experiment(experiment, x0, size, linear=linear, features=featured)
 
 
 def _own_encoder(told: str, own: str | None) -> str:
@@ -360,12 +361,11 @@ def _own_encoder(told: str, own: str | None) -> str:
 def _first_parameters(model: str, dataset: Dataset, features: str = "none") -> Params:
     """Return the parameters that a network begins with on such data, or features of them."""
     from tacit.core import params_of
-    from tacit.experiment.encoding import network_for, shape_of
-    from tacit.models import build
+    from tacit.experiment.encoding import shape_of
+    from tacit.models import build, choose
 
     shape = shape_of(features, dataset.shape)
-    word = network_for(model, features, shape)
-    return params_of(build(word, shape, len(dataset.classes), 0))
+    return params_of(build(choose(model, shape), shape, len(dataset.classes), 0))
 
 
 def ask_owner(

@@ -33,6 +33,7 @@ class Known:
     sizes: Sizes
     delta: float  # of every (epsilon, delta)
     linear: int = 0  # numbers in a linear model of public features; 0: it is another network
+    features: bool = False  # whether inputs are public features, whatever network takes them
 
 
 class State(Protocol):
@@ -125,6 +126,11 @@ class Method(ABC, Generic[S]):
         Then an experiment that names neither features nor a network has both.
         """
         return self.wants_features
+
+    @property
+    def features_network(self) -> str:
+        """The network that public features have where an experiment names none."""
+        return "logistic"
 
     averages: ClassVar[bool] = False
     """Its server takes ``cohort.mean`` of the replies and nothing rests on its being the mean, so

@@ -21,7 +21,7 @@ def attack_on(run: Run) -> Outcome:
     class. All clients' scores are judged together.
     """
     saved = RunDir.open(run.folder).checkpoint()
-    federation = Plan.of(run.experiment).federation
+    federation = Plan.of(run.experiment).encoded
     shares = run.experiment.method.synthetic(saved[0]) if saved else []
     if len(shares) != len(federation.everyone):
         raise BadInput(f"'{run.folder}': not every client has shared samples")

@@ -19,27 +19,15 @@ def budget_of(experiment: Experiment) -> Budget:
     return Budget(experiment.setting.budget, unit, observer, experiment.setting.delta)
 
 
-def prepared(
-    method: Method,
-    model: torch.nn.Module,
-    sizes: Mapping[ClientId, int],
-    delta: float,
-    sample_seed: int,
-    *,
-    linear: bool,
-) -> Method:
-    """Return the method with whatever it chooses by rules for a network, and solves.
+def prepared(method: Method, known: Known, sample_seed: int) -> Method:
+    """Return the method with whatever it chooses by rules, and solves.
 
     Args:
         method: as it was given
-        model: the network
-        sizes: examples of each client
-        delta: of the certificate
+        known: what is public of the experiment
         sample_seed: who takes part in which round
-        linear: whether the network is a linear one
     """
-    known = Known(sizes, delta, numbers_of(model) if linear else 0)
-    return calibrated(method.tuned(known), sizes, delta, sample_seed)
+    return calibrated(method.tuned(known), known.sizes, known.delta, sample_seed)
 
 
 def numbers_of(model: torch.nn.Module) -> int:

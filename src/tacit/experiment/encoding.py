@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import BadInput, Method, PartOfTests, check
+from tacit.core import BadInput, Known, Method, PartOfTests, Sizes, check
 from tacit.core.data import IntArray
 from tacit.core.registry import OWN
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation, LocalData
 from tacit.engines.client_host import one_thread
+from tacit.experiment.calibration import numbers_of
 from tacit.experiment.feature_cache import Stored, find, keep
 from tacit.methods.spec import label_of
 from tacit.models import choose as choose_network
@@ -71,14 +72,26 @@ def shape_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if name == NONE else tuple(encoder(name, shape)(torch.zeros(1, *shape)).shape[1:])
 
 
-def network_for(model: str, features: str, shape: tuple[int, ...]) -> str:
-    """Return the network that a name stands for: with features, ``auto`` is a linear one."""
-    return "logistic" if model == "auto" and features != NONE else choose_network(model, shape)
+def network_for(model: str, features: str, shape: tuple[int, ...], method: Method) -> str:
+    """Return the network that a name stands for: with features, ``auto`` is the method's own."""
+    return (
+        method.features_network
+        if model == "auto" and features != NONE
+        else choose_network(model, shape)
+    )
 
 
 def is_linear(network: str, features: str) -> bool:
     """Tell whether a network is a linear model of features."""
     return network == "logistic" and features != NONE
+
+
+def known_of(
+    network: str, features: str, model: torch.nn.Module, sizes: Sizes, delta: float
+) -> Known:
+    """Return what is public before a run starts, for a network of this name."""
+    numbers = numbers_of(model) if is_linear(network, features) else 0
+    return Known(sizes, delta, numbers, features != NONE)
 
 
 def in_tables(name: str) -> str:

@@ -199,7 +199,9 @@ class Recorder:
         if parts:
             x = torch.cat([part.x for part in parts])
             y = torch.cat([part.y for part in parts])
-            write_samples(self.directory.folder, Examples(x, y))
+            front = self.venue.experiment.setting.features
+            named = "" if front == NONE else label_of(front)
+            write_samples(self.directory.folder, Examples(x, y), features=named)
 
     def _save(self, s: State) -> None:
         keep = self.venue.experiment.setting.keep

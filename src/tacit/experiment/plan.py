@@ -23,7 +23,7 @@ from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
 from tacit.experiment.calibration import budget_of, numbers_of, prepared
 from tacit.experiment.config import Experiment, Setting, dataset_of, found_anywhere
-from tacit.experiment.encoding import chosen_features, featured, is_linear, network_for, shape_of
+from tacit.experiment.encoding import chosen_features, featured, known_of, network_for, shape_of
 from tacit.experiment.evaluate import evaluate
 from tacit.experiment.loop import conduct
 from tacit.experiment.metrics import COUNTED
@@ -75,12 +75,13 @@ class Plan:
             )
         features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
         shape = shape_of(features, dataset.shape)
-        word = network_for(s.model, features, shape)
+        word = network_for(s.model, features, shape, experiment.method)
         model = build(network or word, shape, len(dataset.classes), s.seed)
-        linear, sizes = is_linear(word, features), federation.sizes()
+        sizes = federation.sizes()
+        known = known_of(word, features, model, sizes, s.delta)
 
         def ready(method: Method) -> Method:
-            return prepared(method, model, sizes, s.delta, s.seed, linear=linear)
+            return prepared(method, known, s.seed)
 
         given, method = experiment.method, ready(experiment.method)
         warn_of(of_signal(given, method, ready, sizes, s.delta, numbers_of(model)))

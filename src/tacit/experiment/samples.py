@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacit import codec
+from tacit.core import Keywords
 from tacit.data.examples import Examples
 from tacit.data.user_data import read_arrays
 
@@ -18,14 +19,21 @@ SAMPLES = "synthetic.npz"
 MOST_BYTES = 1 << 28  # of arrays that are read back to be shown
 
 
-def write_samples(folder: Path, examples: Examples, classes: Sequence[str] = ()) -> bytes:
-    """Write examples, with the names of all classes if these are known; return the file's bytes."""
+def write_samples(
+    folder: Path, examples: Examples, classes: Sequence[str] = (), features: str = ""
+) -> bytes:
+    """Write examples, and what is known of them; return the file's bytes.
+
+    Args:
+        folder: where the file will be
+        examples: synthetic ones
+        classes: the names of all classes
+        features: the public features that they are, by name; empty: inputs as the data have them
+    """
     blob = io.BytesIO()
-    x, y = examples.x.numpy(), examples.y.numpy()
-    if classes:
-        np.savez_compressed(blob, x=x, y=y, classes=np.array(classes))
-    else:
-        np.savez_compressed(blob, x=x, y=y)
+    known: Keywords = {"classes": np.array(classes)} if classes else {}
+    known |= {"features": np.array(features)} if features else {}
+    np.savez_compressed(blob, x=examples.x.numpy(), y=examples.y.numpy(), **known)
     codec.write_atomically(folder / SAMPLES, blob.getvalue())
     return blob.getvalue()
 

@@ -44,7 +44,7 @@ from tacit.experiment.encoding import (
     NONE,
     chosen_features,
     featured,
-    is_linear,
+    known_of,
     network_for,
     shape_of,
 )
@@ -142,7 +142,7 @@ class AtSites:
         seen = shape_of(features, shape)
         setting = replace(
             s,
-            model=network_for(s.model, features, seen),
+            model=network_for(s.model, features, seen, method),
             features=features,
             clients=clients,
             split=SITES,
@@ -150,10 +150,10 @@ class AtSites:
             precision="f32",
         )
         model = build(setting.model, seen, len(classes), s.seed)
-        linear = is_linear(setting.model, features)
+        known = known_of(setting.model, features, model, sizes, s.delta)
 
         def ready(given: Method) -> Method:
-            return prepared(given, model, sizes, s.delta, sample_seed, linear=linear)
+            return prepared(given, known, sample_seed)
 
         resolved = Experiment(ready(method), setting)
         numbers = numbers_of(model)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self
 
-from tacit.core import BadInput, Method, Release, Sizes, Times, Unnoised, check
+from tacit.core import BadInput, Known, Method, Release, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg
 from tacit.privacy.rules import once
-from tacit.synthesis import shares
+from tacit.synthesis import choices, shares
 from tacit.synthesis.augment import Augment
 
 
@@ -22,7 +22,8 @@ class Settings(Augment, Method):
     method: Method = field(default_factory=FedAvg)
     rounds: int = 20  # communication rounds of the main phase
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    sgd: SGD = field(default_factory=SGD)  # local training in the main phase
+    # local training in the main phase; lr auto: 0.5 on samples of public features alone
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto"))
     # what every client spends in the whole run: with main = dp-sgd half of it on its samples,
     # unless pool_epsilon says how much; 0: as pool_epsilon and sgd say
     epsilon: float = 0.0
@@ -37,6 +38,8 @@ class Settings(Augment, Method):
         check_follows(self.method)
         shares.check_shares(self, self.sgd, self.epsilon, self.unshared)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
+        if "sgd" in ours:  # with the usual step size, until one is chosen
+            ours["sgd"] = replace(self.sgd, lr=self.sgd.usual_lr)
         object.__setattr__(self, "method", replace(self.method, **ours))
 
     @classmethod
@@ -55,9 +58,33 @@ class Settings(Augment, Method):
     def per_example(self) -> bool:
         return self.phase == "dp-sgd" or self.method.per_example
 
+    @property
+    def prefers_features(self) -> bool:
+        return self.in_feature_space and self.phase != "open"
+
+    @property
+    def features_network(self) -> str:
+        return choices.HEAD if self.trains_on_samples else self.method.features_network
+
+    @property
+    def trains_on_samples(self) -> bool:
+        """Whether the main phase sees samples alone, and has no noise of its own."""
+        return self.phase == "synthetic" and isinstance(self.method, Trains)
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said, here and in the main phase."""
+        alone = known.features and self.in_feature_space and self.trains_on_samples
+        usual = choices.GAMMA if alone else choices.USUAL_GAMMA
+        gamma = usual if self.gamma == "auto" else self.gamma
+        ours = {name: getattr(self, name) for name in shared_with(self.method)}
+        inner = replace(self.method, **ours).tuned(known)
+        theirs = ours | {name: getattr(inner, name) for name in ours}
+        theirs["sgd"] = choices.steps_on_features(theirs.get("sgd", self.sgd), alone=alone)
+        return replace(self, gamma=gamma, method=inner, **theirs)
+
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         known = shares.Facts(sizes, times, delta)
-        later = shares.grown(self.sgd, self.gamma, known)
+        later = shares.grown(self.sgd, self.ratio, known)
         return shares.shared_out(self, self.sgd, self.epsilon, known, later)
 
     @property
@@ -76,7 +103,7 @@ class Settings(Augment, Method):
         if self.phase == "synthetic" and isinstance(self.method, Trains):
             return lines  # it trains on the pool alone
         if isinstance(self.method, Trains) and self.phase == "dp-sgd":
-            sizes = shares.with_pool(self.sgd, self.gamma, shares.Facts(sizes, times, delta))
+            sizes = shares.with_pool(self.sgd, self.ratio, shares.Facts(sizes, times, delta))
         lines += self.method.releases(sizes, times, delta)
         if self.phase != "synthetic" and self.method.protects[1] != "server":
             lines += once(Unnoised.of(self.method), sizes, sizes)  # the server sees the updates

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-from tacit.core import Accounted, BadInput, ClientId, Method, Sizes, Times, Unnoised, check
+from tacit.core import Accounted, BadInput, ClientId, Known, Method, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD
 from tacit.privacy.rules import Together
+from tacit.synthesis import choices
 from tacit.synthesis.shares import Facts, check_shares, shared_out
 from tacit.synthesis.source import Source
 
@@ -27,8 +28,9 @@ class Settings(Source, Method):
     online: Literal["auto", "none", "dp-sgd", "open"] = "auto"
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    # training at the clients and, without noise, at the server
-    sgd: SGD = field(default_factory=SGD)
+    # training at the clients and, without noise, at the server; lr auto: 0.5 where the server alone
+    # trains, on public features
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto"))
     # what every client spends in the whole run: with sgd.clip half of it on its samples, unless
     # pool_epsilon says how much; 0: as pool_epsilon and sgd say
     epsilon: float = 0.0
@@ -50,6 +52,19 @@ class Settings(Source, Method):
             self.sgd.refuse_clip(
                 f"must be 0 where clients' work is {self.work!r}; online = 'dp-sgd' takes a clip"
             )
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.in_feature_space and self.work != "open"
+
+    @property
+    def features_network(self) -> str:
+        return choices.HEAD if self.work == "none" else super().features_network
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said."""
+        alone = known.features and self.in_feature_space and self.work == "none"
+        return replace(self, sgd=choices.steps_on_features(self.sgd, alone=alone))
 
     @property
     def work(self) -> str:

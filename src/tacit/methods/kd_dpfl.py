@@ -10,8 +10,9 @@ their maximum. With `large_join` a large client pays both: certified, each is ha
 the sum of all of them is below eps_2: the ledger says inf. The published formula lacks its
 sensitivity; 2 C / n_k is taken, as in NbAFL.
 `certified`: pseudo-labels from private moments by default; the special client needs no noise, as
-its images are public and its labels paid for; a general client runs DP-SGD, takes part at most
-K_max times and pays for its own rounds only.
+its images are public and its labels paid for; a general client sends one gradient, clipped example
+by example, or runs DP-SGD, takes part at most K_max times and pays for its own rounds only. Where
+gradients are sent, the special client trains before the first round and then sends gradients, too.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from torch import Tensor
 from tacit.core import Client, ClientId, Cohort, Fixed, Params, Reply, Sample, task
 from tacit.data.examples import Examples
 from tacit.local import teachers
+from tacit.local.gradients import private_step, public_step
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import Update
-from tacit.methods.kd_dpfl_settings import Settings
+from tacit.methods.kd_dpfl_phases import Phases
 from tacit.methods.moments import size
+from tacit.privacy.rules import Noised
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,11 @@ class State:
     right: float = 0.0  # share of labels that are right, for the report
     spent: float = 0.0  # what the paper counts: eps_pub + (N - 1) eps_pri in every round
     round: int = 0
+    v: Params = field(default_factory=Params)  # the last step of a server with momentum
 
 
 @dataclass(frozen=True)
-class KDDPFL(Settings):
+class KDDPFL(Phases):
     averages = True
 
     def grouped(self, s: State) -> dict[str, list[ClientId]]:
@@ -68,20 +72,43 @@ class KDDPFL(Settings):
                 return
             N = len(plan[t]) + 1
             _, eps_pri, cost = self.phase_2.costs(N)
-            w_pub = self.phase_2.special_client(cohort, s.x, c_pub, t, N)
             call = train(x=s.x, method=self, eps_pri=eps_pri, K=K, delta=cohort.delta)
             replies = cohort.ask(call, Sample(tuple(plan[t]), t, Fixed(N - 1)))
-            x = s.x + cohort.mean([(w_pub - s.x, len(c_pub)), *((r.dx, r.n) for r in replies)])
+            special = self.special_part(cohort, s, c_pub, t, N, [r.n for r in replies])
+            dx = cohort.mean([special, *((r.dx, r.n) for r in replies)])
             spent = s.spent + cost if self.mode == "paper" else 0.0
-            s = replace(s, x=x, spent=spent, round=t + 1)
+            s = replace(self.moved(s, dx), spent=spent, round=t + 1)
             yield s
+
+    def moved(self, s: State, dx: Params) -> State:
+        """Return the state after a step, and after a share of the last one if there is momentum."""
+        if not self.server_momentum:
+            return replace(s, x=s.x + dx)
+        v = self.server_momentum * s.v + dx if s.v else dx
+        return replace(s, x=s.x + v, v=v)
+
+    def special_part(
+        self, cohort: Cohort, s: State, c_pub: Examples, t: int, N: int, others: list[int]
+    ) -> tuple[Params, float]:
+        """Return the special client's step in round t of N, and its weight beside others' sizes.
+
+        Among gradients it weighs what it has of all data in the pool, whoever takes part.
+        """
+        if not self.sends_gradients:
+            return self.phase_2.special_client(cohort, s.x, c_pub, t, N) - s.x, len(c_pub)
+        how = self.phase_2
+        dx = cohort.own(step(x=s.x, clip=how.clip, sgd=how.sgd), c_pub, t).dx
+        every = sum(s.sizes[i] for i in self.pool(s.sizes))
+        return dx, len(c_pub) * (sum(others) / every if others else 1)
 
     def labelled(self, cohort: Cohort, s: State, public: Examples) -> State:
         """Return the state after phase 1."""
         sizes = teachers.known_sizes(cohort, size())
         large = Sample.of(self.groups(sizes)["large"])
         labels = self.phase_1.labels(cohort, s.x, large, public.x)
-        return replace(s, sizes=sizes, labels=labels, right=teachers.share_right(labels, public))
+        x = self.phase_2.begun(cohort, s.x, Examples(public.x, labels))
+        right = teachers.share_right(labels, public)
+        return replace(s, x=x, sizes=sizes, labels=labels, right=right)
 
 
 @task
@@ -92,5 +119,13 @@ def train(
     if isinstance(rule, SGD):  # every step is released
         y, _ = rule.fit(me, x)
         return Reply(Update(y - x, me.size))
-    y, _ = method.sgd.fit(me, x)
+    if isinstance(rule, Noised):  # one gradient
+        return Reply(Update(private_step(me, x, rule, method.phase_2.sgd), me.size))
+    y, _ = method.phase_2.sgd.fit(me, x)
     return Reply(Update(rule.send(me, y) - x, me.size))
+
+
+@task(at="server")
+def step(me: Client, x: Params, clip: float, sgd: SGD) -> Reply[Update]:
+    """Return the special client's step in a round of gradients."""
+    return Reply(Update(public_step(me, x, clip, sgd), me.size))

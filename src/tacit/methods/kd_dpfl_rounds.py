@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit.core import Claim, ClientId, Cohort, Params, Release, Sizes, check
 from tacit.data.examples import Examples
+from tacit.local.gradients import gradient_rule
 from tacit.local.sgd import SGD
 from tacit.methods import kd_dpfl_claims as paper
 from tacit.methods.fedavg import train
 from tacit.privacy.mechanisms import public_noise
-from tacit.privacy.rules import AsPublished
+from tacit.privacy.rules import AsPublished, Noised
 from tacit.privacy.schedule import Turns
 
 
@@ -20,6 +21,7 @@ class Rounds:
     """Phase 2 (algorithm 2): the special client and some general ones, by lot."""
 
     paper: bool  # as published
+    gradients: bool  # general clients send one gradient a round, else weights after DP-SGD
     rounds: int
     per_round: int  # N, the special client included; 0: all
     epsilon: float  # eps_2, of a general client
@@ -62,7 +64,7 @@ class Rounds:
         """Return what the paper claims, given the epsilon of phase 1, and what is wrong."""
         return paper.published(max(eps_1, self.epsilon))
 
-    def rule(self, n: int, K: int, delta: float, eps_pri: float) -> SGD | AsPublished:
+    def rule(self, n: int, K: int, delta: float, eps_pri: float) -> SGD | AsPublished | Noised:
         """Return how a general client sends.
 
         Args:
@@ -71,10 +73,24 @@ class Rounds:
             delta: of its epsilon
             eps_pri: paper: what the round costs it
         """
+        if self.gradients:
+            return gradient_rule("kd_dpfl gradient", self.clip, self.epsilon, K, delta)
         if not self.paper:
             return self.sgd.costing(self.epsilon, clip=self.clip, n=n, times=K, delta=delta)
         sd = paper.sigma(self.C, n, eps_pri, delta)
         return AsPublished("kd_dpfl weights", sd, paper.NO_CLIPPING)
+
+    def begun(self, cohort: Cohort, x: Params, c_pub: Examples) -> Params:
+        """Return the model before the first round.
+
+        Where gradients are sent, the special client, which needs nobody else, has done by then all
+        the training that it would do in the rounds.
+        """
+        if not self.gradients or not self.rounds:
+            return x
+        T, its = self.rounds, self.special
+        at_once = replace(its, epochs=T * its.epochs, steps=T * its.steps)
+        return x + cohort.own(train(x=x, sgd=at_once), c_pub, 0).dx
 
     def special_client(self, cohort: Cohort, x: Params, c_pub: Examples, t: int, N: int) -> Params:
         """Return w_pub in round t of N participants: with noise in the paper only."""

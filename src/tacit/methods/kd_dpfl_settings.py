@@ -1,4 +1,4 @@
-"""KD-DPFL's settings, and the two phases that follow from them."""
+"""KD-DPFL's settings, and what it chooses itself where nobody has said any."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-from tacit.core import BadInput, Claim, ClientId, Method, Protects, Release, Sizes, Times, check
+from tacit.core import BadInput, Known, Method, check
 from tacit.local import teachers
 from tacit.local.sgd import SGD
-from tacit.methods.kd_dpfl_labelling import Labelling
-from tacit.methods.kd_dpfl_rounds import Rounds
+from tacit.methods import kd_dpfl_choices as choices
 from tacit.privacy import phases
-
-# settings that are those of phase 2
-SAME = ("rounds", "per_round", "eps_pub", "ratio", "C", "K_max", "clip", "sgd", "special")
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Settings(Method):
     sub: int = 50  # sub-teachers of each large client
     # training of a teacher
     teacher: SGD = field(default_factory=lambda: SGD(lr=0.1, epochs=20, batch=16))
-    rounds: int = 10  # communication rounds of phase 2, at most
+    rounds: int = 50  # communication rounds of phase 2, at most
     per_round: int = 6  # N: the special client and N - 1 others; 0: all of them
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
@@ -48,9 +44,18 @@ class Settings(Method):
     C: float = 1.0  # paper mode: norm in the published noise; nothing is clipped to it
     large_join: bool = False  # large clients take part in phase 2, too
     K_max: int = 0  # rounds that a general client takes part in, at most; 0: an equal share of all
-    clip: float = 1.0  # clipping norm of an example's gradient at a general client
-    # local training of general clients
-    sgd: SGD = field(default_factory=lambda: SGD(lr=0.5, epochs=2, batch=250))
+    # certified: what a general client sends in a round, one gradient of all its examples or weights
+    # after DP-SGD; auto: gradient with a linear model of public features, as images have by default
+    send: Literal["auto", "gradient", "dp-sgd"] = "auto"
+    # clipping norm of an example's gradient at a general client; auto: 0.4 where gradients of a
+    # linear model are sent, else 1
+    clip: float | Literal["auto"] = "auto"
+    # the server's: share of its last step that is taken again, where gradients are sent; auto: 0.9
+    # with a linear model, else 0
+    momentum: float | Literal["auto"] = "auto"
+    # local training of general clients; lr auto: 0.5, or where gradients of a linear model are sent
+    # chosen by their noise
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs=2, batch=250))
     special: SGD = field(default_factory=lambda: SGD(epochs=5))  # training of the special client
 
     def __post_init__(self) -> None:
@@ -64,26 +69,44 @@ class Settings(Method):
                 f"labels = {self.labels!r}: the paper has none; allowed with mode = paper: vote"
             )
         self.sgd.refuse_clip(teachers.SOLVED)
-        _ = self.phase_1, self.phase_2  # whose settings are checked
+        check.number("momentum", self.server_momentum, at_least=0, below=1)
+        for name in ("send", "momentum"):
+            given = getattr(self, name)
+            if self.mode == "paper" and given != "auto":
+                raise BadInput(f"{name} = {given!r}: means nothing in mode = 'paper'")
 
     @property
-    def phase_1(self) -> Labelling:
-        """Where pseudo-labels come from."""
-        usual = "vote" if self.mode == "paper" else "moments"
-        how = usual if self.labels == "auto" else self.labels
-        voting = teachers.Voting(
-            how, self.budgets[0], self.queries, self.vote_noise, self.sub, self.teacher
-        )
-        return Labelling(how, self.budgets[0], voting)
+    def sends_gradients(self) -> bool:
+        """Whether general clients send gradients, as long as nothing is known of the network."""
+        return self.send == "gradient"
 
     @property
-    def phase_2(self) -> Rounds:
-        """The rounds with the special client."""
-        return Rounds(
-            paper=self.mode == "paper",
-            epsilon=self.budgets[1],
-            **{name: getattr(self, name) for name in SAME},
-        )
+    def usual_sgd(self) -> SGD:
+        """The training of general clients, with the usual step size where none was chosen."""
+        return replace(self.sgd, lr=choices.USUAL_LR) if self.sgd.lr == "auto" else self.sgd
+
+    @property
+    def server_momentum(self) -> float:
+        """The server's momentum."""
+        return 0.0 if self.momentum == "auto" else self.momentum
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.mode == "certified" and self.send == "auto"
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said."""
+        if self.mode == "paper" or self.send == "dp-sgd" or not known.linear:
+            send = "dp-sgd" if self.prefers_features else self.send
+            return replace(self, send=send, sgd=self.usual_sgd)
+        clip = choices.CLIP if self.clip == "auto" else self.clip
+        momentum = choices.MOMENTUM if self.momentum == "auto" else self.momentum
+        lr = self.sgd.lr
+        if lr == "auto":
+            sizes = choices.pool_sizes(known, self.m, joined=self.large_join)
+            lr = choices.step_of(sizes, clip, self.part_of_phase_2(known), self.rounds, known)
+        sgd = replace(self.sgd, lr=lr)
+        return replace(self, send="gradient", clip=clip, momentum=momentum, sgd=sgd)
 
     @property
     def most(self) -> float:
@@ -96,52 +119,8 @@ class Settings(Method):
         """eps_1 and eps_2."""
         return self.eps_1 or self.epsilon, self.eps_2 or self.epsilon
 
-    @property
-    def protects(self) -> Protects:
-        return ("example", "clients" if self.phase_1.how == "vote" else "server")
-
-    @property
-    def per_example(self) -> bool:
-        return self.mode == "certified"
-
-    def groups(self, sizes: Sizes) -> dict[str, list[ClientId]]:
-        large = teachers.large_clients(sizes, self.m)
-        general = [i for i in sizes if i not in large]
-        if not general:
-            kind = "sizes:kd-mnist, for one, has 4 large of 53"
-            raise BadInput(f"m = {self.m}: leaves no general client; {kind}")
-        return {"large": large, "general": general}
-
-    def pool(self, sizes: Sizes) -> list[ClientId]:
-        """Return who may be in phase 2: general clients and, if they join, large ones."""
-        groups = self.groups(sizes)
-        return groups["general"] + groups["large"] * self.large_join
-
-    def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        if self.mode == "paper" or not self.large_join:
-            return self
-        if self.eps_1 and self.eps_2:  # given, or solved before: in the config.toml of a run
-            if self.most < math.inf:
-                spent = phases.cost_of(self.releases(sizes, times, delta), self.protects, delta)
-                check.number("eps_1 and eps_2 together cost eps", spent, at_most=1.001 * self.most)
-            return self
-        one, two = phases.parts_of(self.epsilon, self.eps_1, self.eps_2, delta)
-        first = bool(self.eps_2)  # what was given stays
-        return phases.cheapened(
-            lambda c: replace(
-                self, eps_1=(c if first else 1) * one, eps_2=(1 if first else c) * two
-            ),
-            lambda made: made.releases(sizes, times, delta),
-            self.protects,
-            self.epsilon,
-            delta,
-        )
-
-    def releases(self, sizes: Sizes, times: Times, delta: float) -> list[Release]:
-        """Return what large clients release once, and then the pool, each as often as can be."""
-        large = self.groups(sizes)["large"]
-        labels = self.phase_1.releases(large, sizes, delta)
-        return labels + self.phase_2.releases(self.pool(sizes), sizes, delta)
-
-    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        return self.phase_2.claims(self.budgets[0])
+    def part_of_phase_2(self, known: Known) -> float:
+        """Return eps_2, before it is solved from what large clients that join pay for both."""
+        if not self.large_join or self.eps_2:
+            return self.budgets[1]
+        return phases.parts_of(self.epsilon, self.eps_1, 0.0, known.delta)[1]

@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tacit.core import Client, Cohort, Params, Reply, task
-from tacit.local.sgd import SGD, clipped_gradient
+from tacit.local.gradients import private_step
+from tacit.local.sgd import SGD
 from tacit.methods.dp_fedavg import Update
 from tacit.methods.fedavg import Moving, State
 from tacit.methods.ldp_fl_settings import Settings
+from tacit.privacy.rules import Noised
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,8 @@ def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) 
     if isinstance(rule, SGD):  # every step is released
         y, _ = rule.fit(me, x)
         return Reply(Update(y - x))
-    if method.how == "gradient":
-        g = rule.send(me, clipped_gradient(me, x, method.C)) / me.size
-        return Reply(Update(-sgd.lr_in(me.round) * g))
+    if isinstance(rule, Noised):  # one gradient
+        return Reply(Update(private_step(me, x, rule, sgd)))
     if method.how == "update":
         y, _ = sgd.fit(me, x)
         return Reply(Update(rule.send(me, y - x)))

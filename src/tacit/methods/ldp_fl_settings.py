@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self, get_args
 
 from tacit.core import BadInput, Claim, ClientId, Known, Method, Protects, Sizes, check
+from tacit.local.gradients import gradient_rule
 from tacit.local.sgd import SGD
 from tacit.methods import ldp_fl_choices as choices
 from tacit.methods import ldp_fl_claims as paper
@@ -132,12 +133,11 @@ class Settings(Method):
         if self.how == "paper":
             sd = paper.sigma(self.C, n, self.rounds, q, eps, self.delta_of(client, delta))
             return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
-        mu = float(gdp_mu(eps, delta) / K**0.5)
         if self.how == "update":
+            mu = float(gdp_mu(eps, delta) / K**0.5)
             return updates.update_rule(self.mechanism, "ldp_fl update", self.C, mu)
-        # if an example is replaced, the sum moves by 2C
-        z = (2 if self.relation == "replace" else 1) / mu
-        return rules.Noised("ldp_fl gradient", self.C, z)
+        replaced = self.relation == "replace"
+        return gradient_rule("ldp_fl gradient", self.C, eps, K, delta, replaced=replaced)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)

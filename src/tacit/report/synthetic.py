@@ -59,7 +59,8 @@ def pool_of(run: RunFacts) -> Sheet | None:
     if made is None or not len(made):
         return None
     epsilon = f"{show_epsilon(run.spent)} ({'/'.join(run.protects)}, the whole run)"
-    data = str(run.config.get("data"))
+    said, data = run.of_features.removeprefix(" of "), str(run.config.get("data"))
+    data = f"{said} of {data}" if said else data  # no pictures, then
     return Sheet(run.folder.name, len(made), data, epsilon, run.why, _drawn(run, made))
 
 

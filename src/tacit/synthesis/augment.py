@@ -15,6 +15,7 @@ from tacit.core import Accounted, Array, Claim, Client, Released, Sizes, check
 from tacit.privacy.calibrate import rdp_spend, spend
 from tacit.privacy.rules import Together
 from tacit.synthesis.budget import permitted, solved_noise
+from tacit.synthesis.choices import USUAL_GAMMA
 from tacit.synthesis.gan import LABELS
 from tacit.synthesis.labels import pls, pls_rule, spelled_out, wanted
 from tacit.synthesis.pool import Share
@@ -25,13 +26,20 @@ from tacit.synthesis.source import Fitted, Source
 class Augment(Source):
     """What is shared before the main phase, and what the main phase may see."""
 
-    gamma: float = 0.05  # samples for each example that a client has
+    # samples for each example that a client has; auto: 0.05, or 0.5 where the main phase trains on
+    # samples of public features alone
+    gamma: float | Literal["auto"] = "auto"
     # auto: synthetic if certified, else open
     main: Literal["auto", "synthetic", "dp-sgd", "open"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.number("gamma", self.gamma, above=0)
+        check.number("gamma", self.ratio, above=0)
+
+    @property
+    def ratio(self) -> float:
+        """Samples for each example, as long as nothing is known of the inputs."""
+        return USUAL_GAMMA if self.gamma == "auto" else self.gamma
 
     @property
     def phase(self) -> str:
@@ -48,8 +56,8 @@ class Augment(Source):
     def _counts(self, me: Client, fitted: Fitted) -> Released[Array]:
         """Return how many samples of each class there will be."""
         if fitted.counts is None or self.mode == "paper":
-            return pls(me, classes=me.classes, gamma=self.gamma, epsilon=self.label_epsilon)
-        return fitted.counts.map(lambda counts: wanted(counts, self.gamma))
+            return pls(me, classes=me.classes, gamma=self.ratio, epsilon=self.label_epsilon)
+        return fitted.counts.map(lambda counts: wanted(counts, self.ratio))
 
     def pool_rule(self, delta: float) -> Accounted:
         """Return the rule of a client's samples; the paper's have labels by PLS."""

@@ -80,6 +80,11 @@ class Source:
         return KIND[self.mode] if self.generator == "auto" else self.generator
 
     @property
+    def in_feature_space(self) -> bool:
+        """Whether samples of public features are as good as those of images: certified moments."""
+        return self.mode == "certified" and self.kind == "moments"
+
+    @property
     def cost(self) -> float:
         """The epsilon of the synthetic examples, for each client."""
         return self.COST[self.mode] if self.pool_epsilon == "auto" else self.pool_epsilon

@@ -158,7 +158,8 @@ def test_other_kinds_of_methods_take_them(word, tmp_path):
 def test_synthetic_features_are_such_as_clients_have(tmp_path):
     """A generator of moments makes them of the same size as real ones: a network learns of them."""
     word = "dafl:method=fedavg,rounds=3,pool_epsilon=1e6,gamma=1,main=synthetic,sgd.lr=0.5"
-    done = tacit.run(word, features="hog", data=SOME, out=tmp_path / "run", **QUICK)
+    where = {"data": SOME, "out": tmp_path / "run"} | QUICK
+    done = tacit.run(word, features="hog", model="logistic", **where)
     assert done.final["accuracy"] > 0.7
 
 

@@ -139,7 +139,10 @@ def test_large_clients_join_phase_2_only_where_they_are_asked_to():
 # ---- the paper, line by line
 # -----------------------------------------------------------------------------------------
 
-PAPER = KDDPFL(mode="paper", rounds=3, per_round=3, epsilon=6.0, eps_1=1e6, ratio=0.5, C=0.01)
+PAPER = KDDPFL(
+    mode="paper", rounds=3, per_round=3, epsilon=6.0, eps_1=1e6, ratio=0.5, C=0.01,
+    sgd=SGD(lr=0.5, epochs=2, batch=250),
+)  # fmt: skip
 
 
 def test_a_round_of_the_paper(tmp_path):

@@ -55,7 +55,8 @@ def test_synthetic_sets_are_shown_beside_runs_and_found_in_a_folder(tmp_path):
 def test_a_run_shows_the_samples_that_its_clients_have_shared(tmp_path):
     """DA-FL's pool is dealt out and gone; what the server had of it stands in the run's folder."""
     word = "dafl:gamma=0.5,pool_epsilon=3,rounds=1"
-    run = tacit.run(word, clients=3, engine="serial", noise="seeded", out=tmp_path / "run")
+    how = {"engine": "serial", "noise": "seeded", "features": "none"}
+    run = tacit.run(word, clients=3, out=tmp_path / "run", **how)
     made = read_samples(run.folder)
     with np.load(run.folder / "synthetic.npz") as arrays:
         assert len(made) == len(arrays["y"]) > 100
@@ -65,6 +66,18 @@ def test_a_run_shows_the_samples_that_its_clients_have_shared(tmp_path):
     assert "data:image/png;base64," in page
     (run.folder / "synthetic.npz").write_bytes(b"PK and nothing")
     assert "samples of digits" not in text_of(run.folder)
+
+
+@pytest.mark.parametrize("word", ["dafl:gamma=0.2,rounds=1", "gfl:n_k=20,rounds=1"])
+def test_samples_of_features_are_not_shown_as_pictures(word, tmp_path):
+    run = tacit.run(word, clients=2, engine="serial", noise="seeded", out=tmp_path / "run")
+    made = read_samples(run.folder)
+    assert made.x.shape[1:] == (128,)
+    with np.load(run.folder / "synthetic.npz") as arrays:
+        assert str(arrays["features"]) == "hog"
+    page = text_of(run.folder)
+    assert f"{len(made)} samples of public features hog of digits; eps" in page
+    assert "data:image/png;base64," not in page
 
 
 @pytest.mark.parametrize("x", [np.zeros((3, 0)), np.zeros(3), np.zeros((3, 2, 4, 4)), ["a"] * 3])
