@@ -358,7 +358,8 @@ def _words(e: Exception) -> str:
 def _features(name: str, found: Callable[[Tensor], object], x: Tensor) -> Tensor:
     """Return what an encoder makes of inputs, if that is one row for each of them."""
     made = found(x)
-    if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(x):
+    # shapes, and not lengths: these stay open where a model is followed to be exported
+    if not isinstance(made, Tensor) or made.dim() != 2 or made.shape[0] != x.shape[0]:
         got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
         # no refusal that a client may tell of freely: it was fine when it was tried, so data decide
         raise ValueError(

@@ -21,6 +21,7 @@ from tacit.experiment import encode
 from tacit.experiment.compare import row
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.encode import Scaled, Training
+from tacit.experiment.exporting import export
 from tacit.experiment.sites import AtSites
 from tacit.experiment.start import resume
 from tacit.experiment.trained import trained
@@ -239,6 +240,17 @@ def test_a_run_names_the_encoder_and_keeps_it(file, tmp_path):
         ),
     )
     assert trained(moments.folder).predict(SOME.test.x).shape == (len(SOME.test),)
+
+
+@pytest.mark.slow
+def test_a_model_with_an_encoder_is_exported_for_any_number_of_inputs(file, tmp_path):
+    done = tacit.run("fedavg:rounds=1", features=str(file), data=SOME, out=tmp_path / "r", **QUICK)
+    model = trained(done.folder)
+    where = export(model, tmp_path / "model.pt2", "torch")
+    program = torch.export.load(where).module()
+    for n in (1, 5):
+        x = SOME.test.x[:n].float() / 255
+        torch.testing.assert_close(program(x), model(x), atol=1e-4, rtol=1e-4)
 
 
 def test_another_file_in_its_place_is_refused(made, file, tmp_path):
