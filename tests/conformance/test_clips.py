@@ -15,7 +15,7 @@ from tacit.synthesis.source import Source
 DP_SGD = SGD(batch=100, clip=1.0, z=1.0)
 KINDS = {
     "ldp_fl": [{"mode": "gradient"}, {"mode": "update"}],
-    "cuag": [{"unit": "client"}, {"mu": 0.0}],
+    "cuag": [{"unit": "client"}, {"mu": 0.0}, {"head": "gaussian"}],
     "dafl": [{"main": "open"}, {"main": "dp-sgd", "sgd": DP_SGD}, {"method": LDPFL()}],
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
     "kd_dpfl": [{"labels": "sub-teachers"}, {"send": "gradient"}],

@@ -49,7 +49,9 @@ KINDS = {  # settings under which a method releases something else
         {"unit": "client", "observer": "clients"},
         {"unit": "client", "schedule": "harmonic"},
         {"mu": 0.0},
+        {"head": "gaussian"},
     ],
+    "local": [{"head": "gaussian"}],
     "dafl": [{"main": "open"}],
     "gfl": [{"online": "none", "sgd": SGD()}, {"online": "open", "sgd": SGD()}],
     "kd_dpfl": [

@@ -27,6 +27,7 @@ KINDS = {
     "dp_fedavg": {"q": 1.0},
     "cl_fl": {},
     "cuag example": {"local": LOCAL},
+    "cuag gaussian": {"head": "gaussian"},
     "cuag client": {"local": LOCAL, "unit": "client"},
     "cuag harmonic": {"local": LOCAL, "unit": "client", "schedule": "harmonic"},
     "cuag clients": {"local": LOCAL, "unit": "client", "observer": "clients"},

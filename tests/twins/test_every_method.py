@@ -74,6 +74,7 @@ VARIANTS = [
     ("prifedsync", "prifedsync:rounds=2,clip=0.1", {"local": EPISODES}, CLIENT + RECORD),
     ("cuag example", "cuag:rounds=2,mu=4.0,clip=0.05", {"local": EPISODES}, RECORD),
     ("cuag example poisson", "cuag:rounds=1,mu=4.0,clip=0.05", {"local": SAMPLED}, RECORD),
+    ("cuag gaussian", "cuag:rounds=1,head=gaussian,epsilon=200.0", {}, RECORD),
     ("cuag client", "cuag:rounds=2,unit=client,clip=0.05", {"local": EPISODES}, CLIENT + RECORD),
     ("cuag harmonic", f"{CUAG},schedule=harmonic,per_round=5", {"local": EPISODES}, CLIENT),
     ("cuag mus", f"{CUAG},mus=[0.5,2.0]", {"local": EPISODES}, CLIENT),

@@ -6,7 +6,8 @@ PFLDyn whose updates are compressed layer by layer, then noised.
 says inf. Certified, with mu (or eps) for all rounds of a client together, `unit = "example"`,
 `unit = "client"`, or with `observer = "clients"` noise on the sum of the clipped updates: against
 the server that holds only if secure aggregation shows it nothing but the sum, an assumption. Each
-is a rule in cuag_rules.py. Whatever a rule clips, g_n is made of it.
+is a rule in cuag_rules.py. Whatever a rule clips, g_n is made of it. With `head = "gaussian"`, the
+default at the example level with public features, no network is trained: see cuag_gaussian.py.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from itertools import chain
 from tacit.core import Claim, Client, Cohort, Params, Predictor, Reply, Sizes, task
 from tacit.local.prototypes import nearest
 from tacit.methods import cuag_claims as paper
+from tacit.methods import cuag_gaussian as gaussian
 from tacit.methods import cuag_rules as rules
 from tacit.methods import pfldyn
-from tacit.methods.cuag_settings import Settings
+from tacit.methods.cuag_sending import Sending
 from tacit.privacy.layers import shared_out
+from tacit.synthesis import classifiers, personal
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,23 @@ class State:
 
 
 @dataclass(frozen=True)
-class CUAG(Settings):
+class CUAG(Sending):
     averages = True
 
     def init(self, x0: Params) -> State:
         return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
+        if how := self.first_rule("0", 0, cohort.delta):
+            for t in range(s.round, self.rounds):
+                x = s.x if t else gaussian.shared(cohort, how)
+                s = State(x, Params({}), {}, {}, t + 1)
+                yield s
+            return
+        yield from self.trained(cohort, s)
+
+    def trained(self, cohort: Cohort, s: State) -> Iterator[State]:
+        """Train a network, round by round."""
         drawn = [self.participants(cohort, t).ids for t in range(self.rounds)]  # by no data
         K = self.most_rounds(cohort)
         for t in range(s.round, self.rounds):
@@ -52,7 +65,7 @@ class CUAG(Settings):
             call = train(
                 x=s.x, rates=s.rates, c=s.c, method=self, turns=turns, lam=lam, delta=cohort.delta
             )
-            rule = self.rule("0", 0, K, cohort.delta, rules.Turn(c=s.c))
+            rule = self.sender("0", 0, K, cohort.delta, rules.Turn(c=s.c))
             if isinstance(rule, rules.LayeredSum):
                 rule.noisy.afford(cohort, S)
                 like = self.compressor.compress(s.x.zeros(), s.rates)
@@ -70,9 +83,13 @@ class CUAG(Settings):
 
     @property
     def takes_aggregate(self) -> bool:
-        return self.kind != "sum"  # there the noise is on the sum
+        # there the noise is on the sum, and here nothing is trained
+        return self.kind not in ("sum", "gaussian")
 
     def predictor(self, me: Client, s: State) -> Predictor:
+        if self.kind == "gaussian":
+            known = s.x if s.round else None
+            return classifiers.predictor(me, personal.fitted(me, known))
         return nearest(me, s.x, self.radius if self.kind == "example" else None)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
@@ -108,7 +125,7 @@ def train(
 ) -> Reply[pfldyn.Update]:
     g_n: Params = me.kept.get("g", x.zeros())
     k, K = turns[me.id]
-    rule = method.rule(me.id, me.size, K, delta, rules.Turn(k, K, lam, c))
+    rule = method.sender(me.id, me.size, K, delta, rules.Turn(k, K, lam, c))
     private = rule.private(me.size, K) if isinstance(rule, rules.ExampleLevel) else None
     own = pfldyn.debiased(me, x, g_n, method.alpha, method.local, private)
     v = method.compressor.compress(own, rates)

@@ -1,4 +1,4 @@
-"""CUAG-PFL's settings, and which rule follows from them."""
+"""CUAG-PFL's settings, and which kind of release follows from them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from tacit.compress import Compressor
-from tacit.core import BadInput, ClientId, Method, Protects, check, some
+from tacit.core import BadInput, Method, Protects, check
 from tacit.local.prototypes import Episodes
-from tacit.methods import cuag_claims as paper
-from tacit.methods import cuag_rules as rules
-from tacit.privacy.gdp import gdp_mu
-from tacit.privacy.rules import Open
 from tacit.privacy.schedule import Schedule
 
 LEAST_MU = 1e-6  # below that noise has no finite size in practice
@@ -20,13 +16,13 @@ OF_MODE = {  # settings that mean nothing in a mode
     "paper": ("unit", "observer", "clip", "adaptive", "schedule", "radius"),
     "certified": ("fixed_clip", "squared", "sigma"),
 }
-ANY = rules.Turn()
-Kind = Literal["open", "paper", "example", "update", "sum"]
+Kind = Literal["open", "paper", "example", "gaussian", "update", "sum"]
+Head = Literal["auto", "gaussian", "prototypes"]
 
 
 @dataclass(frozen=True)
 class Settings(Method):
-    """What can be set, what means nothing beside what, and the rule that follows from it."""
+    """What can be set, what means nothing beside what, and the kind of release."""
 
     answers = "personal"
     rounds: int = 20  # T, communication rounds
@@ -35,6 +31,10 @@ class Settings(Method):
     mode: Literal["certified", "paper"] = "certified"
     unit: Literal["example", "client"] = "example"  # what the certified mode protects
     observer: Literal["server", "clients"] = "server"  # from whom; clients: noise on the sum
+    # what clients answer with; gaussian: a Gaussian for each class of public features, shared once;
+    # prototypes: the nearest one, under a network that is trained; auto: gaussian at the example
+    # level with a linear model of public features, as images have by default, else prototypes
+    head: Head = "auto"
     mu: float = 0.25  # mu of GDP of every client, over all rounds; 0: neither noise nor clip
     mus: tuple[float, ...] = ()  # one mu for each client in turn, instead
     epsilon: float = 0.0  # what every client spends over all rounds, instead of mu
@@ -91,6 +91,9 @@ class Settings(Method):
         alike = "needs unit = 'client' and one mu for all, as the noise is shared"
         unlike = self.unit == "example" or bool(self.mus)
         yield summed and unlike, f"observer = 'clients': {alike}"
+        shared = "needs mode = 'certified', unit = 'example', one mu or epsilon, and matrix = "
+        once = self.head == "gaussian" and not self.can_share_gaussians
+        yield once, f"head = 'gaussian': {shared}'binary:...' or 'none'"
         bits = "needs observer = 'clients'; noise on every single bit would drown it"
         yield self.adaptive and not summed, f"adaptive = True: {bits}"
         update = "needs unit = 'client' and observer = 'server'"
@@ -110,7 +113,20 @@ class Settings(Method):
             return "paper"
         if self.observer == "clients":
             return "sum"
-        return "update" if self.unit == "client" else "example"
+        if self.unit == "client":
+            return "update"
+        return "gaussian" if self.head == "gaussian" else "example"
+
+    @property
+    def can_share_gaussians(self) -> bool:
+        """Whether clients can release moments of features once, with these settings."""
+        certified = self.mode == "certified" and self.protects == ("example", "server")
+        noisy = (self.mu or self.epsilon) and not self.mus
+        return bool(certified and noisy and self.compressor.matrix in ("none", "binary"))
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.head != "prototypes" and self.can_share_gaussians
 
     @property
     def compressor(self) -> Compressor:
@@ -119,25 +135,3 @@ class Settings(Method):
     @property
     def per_example(self) -> bool:
         return self.kind == "example"
-
-    def mu_of(self, client: ClientId, delta: float) -> float:
-        """Return the mu that a client spends over all rounds."""
-        if self.mus:
-            return self.mus[int(client) % len(self.mus)]
-        return gdp_mu(self.epsilon, delta) if self.epsilon else self.mu
-
-    def rule(
-        self, client: ClientId, n: int, K: int, delta: float, turn: rules.Turn = ANY
-    ) -> Open | paper.AsPublished | rules.ExampleLevel | rules.LayeredUpdate | rules.LayeredSum:
-        """Return how a client sends; ``turn`` is for sending alone, no line depends on it."""
-        mu = self.mu_of(client, delta)
-        if self.kind == "open":
-            return Open(paper.NAME, paper.why(0.0))
-        if self.kind == "paper":
-            fixed = (self.fixed_clip, self.squared, self.sigma)
-            return paper.AsPublished(mu, turn.lam, self.local, *fixed)
-        if self.kind == "example":
-            return rules.ExampleLevel(mu, self.clip, self.radius, self.local, delta)
-        if self.kind == "update":
-            return rules.LayeredUpdate(mu, self.schedule, turn)
-        return rules.LayeredSum.of(mu, K, some(self.per_round), self.adaptive, turn.c)

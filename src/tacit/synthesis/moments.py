@@ -118,20 +118,51 @@ def release(
     place of |d|^2. A record whose features are not finite counts for nothing. Sums are in double
     precision: their rounding is far below the hair by which rows are clipped below the bound.
     """
-    whole = F.isfinite().all(1)
-    F = clip_rows(F[whole].double(), 1.0)
-    y = y[whole]
+    F, y = usable(F, y)
     parts = halves(odd)
-    rows = torch.cat([F[:, parts[0]], F.new_full((len(F), 1), terms.s)], 1)
-    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
-    q = terms.means.send(me, Params(q=sums))["q"].float()
+    q = sums(me, F[:, parts[0]], y, classes, terms)
     _, m = counts_and_means(q, terms)
-    d = clip_halves(F - _placed(m, parts, F.shape[1]).double()[y], parts, terms.R)
-    groups = [d] if shared else [d[y == c] for c in range(classes)]
-    M = torch.stack([torch.cat([pack(g[:, h].T @ g[:, h]) for h in parts]) for g in groups])
-    noisy = terms.covariances.send(me, Params(M=M))["M"].float()
+    m = _placed(m, parts, F.shape[1])
+    M = scatters(me, F, y, m, terms, shared=shared, odd=odd)
     public = {} if odd is None else {ODD: odd.float()}
-    return Params(q=q, M=noisy, **public).as_released()
+    return Params(q=q, M=M, **public).as_released()
+
+
+def usable(F: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features in double precision, of norm at most 1, and labels; what is not finite goes.
+
+    Whether a record stays, and as what, depends on itself alone.
+    """
+    whole = F.isfinite().all(1)
+    return clip_rows(F[whole].double(), 1.0), y[whole]
+
+
+def sums(me: Client, F: Tensor, y: Tensor, classes: int, terms: Terms) -> Tensor:
+    """Release q, (classes, k + 1), of features of norm at most 1: see :func:`release`."""
+    rows = torch.cat([F, F.new_full((len(F), 1), terms.s)], 1)
+    found = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
+    return terms.means.send(me, Params(q=found))["q"].float()
+
+
+def scatters(
+    me: Client,
+    F: Tensor,
+    y: Tensor,
+    m: Tensor,
+    terms: Terms,
+    *,
+    shared: bool = False,
+    odd: Tensor | None = None,
+) -> Tensor:
+    """Release M, (classes, k (k + 1) / 2), centred at public points m, one for each class.
+
+    See :func:`release`; with ``shared`` it is one row, of all classes together.
+    """
+    parts = halves(odd)
+    d = clip_halves(F - m.double()[y], parts, terms.R)
+    groups = [d] if shared else [d[y == c] for c in range(len(m))]
+    M = torch.stack([torch.cat([pack(g[:, h].T @ g[:, h]) for h in parts]) for g in groups])
+    return terms.covariances.send(me, Params(M=M))["M"].float()
 
 
 def halves(odd: Tensor | None) -> list[Half]:

@@ -19,8 +19,10 @@ from tacit.core import (
     BadInput,
     Everyone,
     Gaussian,
+    Known,
     Ledger,
     NonPrivate,
+    Nothing,
     Params,
     Replies,
     Sampling,
@@ -181,6 +183,8 @@ def test_claims_of_extreme_settings():
 CERTIFIED = {
     "example": CUAG(rounds=3, per_round=4, local=WHOLE),
     "example, eps": CUAG(rounds=3, per_round=4, epsilon=4.0, local=QUICK),
+    "gaussian": CUAG(rounds=3, per_round=4, head="gaussian"),
+    "gaussian, eps": CUAG(rounds=1, epsilon=4.0, head="gaussian", matrix="none"),
     "client": CUAG(rounds=3, per_round=4, unit="client", local=QUICK),
     "client, harmonic": CUAG(
         rounds=3, per_round=4, unit="client", schedule="harmonic", local=QUICK
@@ -315,6 +319,11 @@ def test_any_matrix_goes_with_any_mode(sandbox, matrix):
         ({"schedule": "harmonic"}, "needs unit = 'client'"),
         ({"mu": 1e-170}, "mu = 1e-170: must be at least 1e-06"),
         ({"squared": True}, "squared = True: means nothing in mode = 'certified'"),
+        ({"head": "gaussian", "unit": "client"}, "head = 'gaussian': needs mode = 'certified'"),
+        ({"head": "gaussian", "mus": (1.0,)}, "one mu or epsilon"),
+        ({"head": "gaussian", "mu": 0.0}, "one mu or epsilon"),
+        ({"head": "gaussian", "mode": "paper"}, "needs mode = 'certified'"),
+        ({"head": "gaussian", "matrix": "bernoulli:0.3"}, "matrix = 'binary:...' or 'none'"),
         ({"mode": "paper", "unit": "client"}, "unit = 'client': means nothing in mode = 'paper'"),
     ],
 )
@@ -323,6 +332,43 @@ def test_wrong_settings_are_refused_in_one_line(settings, says):
         CUAG(**settings)
     assert says in str(e.value)
     assert "\n" not in str(e.value)
+
+
+# --------------------------------------------------------------------------------------------------
+# Gaussians of public features
+
+
+@pytest.mark.parametrize(
+    ("settings", "linear", "head"),
+    [
+        ({}, 3160, "gaussian"),
+        ({}, 0, "prototypes"),
+        ({"head": "prototypes"}, 3160, "prototypes"),
+        ({"head": "gaussian"}, 0, "gaussian"),
+        ({"unit": "client"}, 3160, "prototypes"),
+        ({"mode": "paper"}, 3160, "prototypes"),
+        ({"mu": 0.0}, 3160, "prototypes"),
+        ({"mus": (1.0, 2.0)}, 3160, "prototypes"),
+        ({"matrix": "gaussian:0.3"}, 3160, "prototypes"),
+    ],
+)
+def test_the_head_follows_from_features_and_from_what_is_certified(settings, linear, head):
+    method = CUAG(**settings).tuned(Known({"0": 500}, DELTA, linear))
+    assert method.head == head
+    assert method.rounds == (1 if head == "gaussian" else 20)
+    assert method.tuned(Known({"0": 500}, DELTA, linear)) == method
+    wanted = CUAG(**settings).prefers_features
+    assert wanted == (head == "gaussian" or settings.get("head", "auto") == "auto" and not settings)
+
+
+def test_moments_are_shared_once_and_smaller_messages_have_less_of_covariances(sandbox):
+    method = CUAG(rounds=2, per_round=2, head="gaussian", epsilon=8.0)
+    s, engine = run(sandbox, method)
+    assert {line.owner for line in engine.ledger if line.event != Nothing()} == set(engine.everyone)
+    assert s.round == 2
+    whole, other = run(sandbox, replace(method, rounds=1, matrix="none"))
+    assert same({k: v.shape for k, v in s.x.items()}, {k: v.shape for k, v in whole.x.items()})
+    assert engine.bytes_up <= other.bytes_up
 
 
 # --------------------------------------------------------------------------------------------------

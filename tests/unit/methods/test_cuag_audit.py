@@ -4,6 +4,7 @@ Paper mode fails it in one round, every certified kind of release passes.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tacit.data.examples import Examples
 from tacit.data.federated import LocalData
 from tacit.local import prototypes
 from tacit.local.prototypes import Episodes, Private
-from tacit.methods import CUAG, cuag
+from tacit.methods import CUAG, cuag, cuag_gaussian
 from tacit.methods.cuag_rules import Turn
 from tacit.methods.pfldyn import Update
 from tacit.models import build
@@ -32,6 +33,7 @@ from tacit.privacy.layers import LayerBounds
 from tacit.privacy.mechanisms import gaussian
 from tacit.privacy.noise import noised
 from tacit.privacy.schedule import mu_in_round
+from tacit.synthesis.combining import View
 
 DELTA = 1e-5
 
@@ -205,6 +207,56 @@ def test_private_prototypes_hold_and_are_not_wasteful(monkeypatch):
     verdict = judge(released, certified=certified, delta=DELTA, runs=1000)
     assert not verdict.broken, verdict.line()
     assert not verdict.wasteful, verdict.line()
+
+
+@pytest.mark.slow
+def test_moments_of_features_hold_and_are_not_wasteful(monkeypatch):
+    """All four releases, of the worst example there is: as far out as features go, by itself.
+
+    Public points and the bound are given; scored by the likelihoods of the releases together. A
+    tenth of the noise is seen.
+    """
+    how = CUAG(head="gaussian", epsilon=10.0, matrix="none").first_rule("0", 2, DELTA)
+    view = Params(
+        centre=torch.zeros(2).double(), turn=torch.eye(2).double(), variance=torch.ones(2).double()
+    )
+    both = {}
+    for present in (True, False):
+        rows, labels = torch.tensor([[4.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 1])
+        both[present] = LocalData(
+            Examples(rows, labels), np.arange(1 + present), (0.0,), (1.0,), features="raw"
+        )
+    scale = [t.sd_sums for t in (how.first, how.second)]
+    R = View.from_params(view).radius(2)
+    terms = (how.first, replace(how.second, R=R))
+
+    def sent(present, run, ledger=None):
+        me = a_client(seed=[run, present], spent=ledger, data=both[present])
+        me = replace(me, classes=2)
+        first = cuag_gaussian.features.fn(me, how=how).sent.moments
+        q = cuag_gaussian.means.fn(me, how=how, view=view).sent.moments["q"]
+        at = {"view": view, "m": torch.zeros(2, 2).double()}
+        M = cuag_gaussian.covariances.fn(me, how=how, **at).sent.moments["M"]
+        parts = [first["q"] / scale[0], q / scale[1]]
+        parts += [first["M"] / terms[0].sd_scatter, M / terms[1].sd_scatter]
+        return torch.cat([v.flatten() for v in parts]).double().numpy()
+
+    with_noise(monkeypatch, 0.0)
+    direction = sent(True, 0) - sent(False, 0)
+    ledger = Ledger()
+    sent(True, 0, ledger)
+    certified = privacy.epsilon(ledger, unit="example", observer="server", delta=DELTA)
+    assert certified == pytest.approx(10.0, rel=1e-3)
+    for factor, broken in ((1.0, False), (0.1, True)):
+        with_noise(monkeypatch, factor)
+        verdict = judge(
+            lambda present, run: float(sent(present, run) @ direction),
+            certified=certified,
+            delta=DELTA,
+            runs=300,
+        )
+        assert verdict.broken == broken, verdict.line()
+        assert not verdict.wasteful, verdict.line()
 
 
 @pytest.mark.slow
