@@ -12,21 +12,19 @@ default at the example level with public features, no network is trained: see cu
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tacit.core import Claim, Client, Cohort, Params, Predictor, Reply, Sizes, task
+from tacit.core import Client, Cohort, Params, Predictor, Reply, task
 from tacit.local.prototypes import nearest
-from tacit.methods import cuag_claims as paper
 from tacit.methods import cuag_gaussian as gaussian
 from tacit.methods import cuag_rules as rules
 from tacit.methods import pfldyn
 from tacit.methods.cuag_sending import Sending
 from tacit.privacy.layers import shared_out
-from tacit.synthesis import classifiers, personal
+from tacit.synthesis import personal
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class CUAG(Sending):
         return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
-        if how := self.first_rule("0", 0, cohort.delta):
+        if self.kind == "gaussian":
             for t in range(s.round, self.rounds):
-                x = s.x if t else gaussian.shared(cohort, how)
+                x = s.x if t else gaussian.shared(cohort, self)
                 s = State(x, Params({}), {}, {}, t + 1)
                 yield s
             return
@@ -88,21 +86,8 @@ class CUAG(Sending):
 
     def predictor(self, me: Client, s: State) -> Predictor:
         if self.kind == "gaussian":
-            known = s.x if s.round else None
-            return classifiers.predictor(me, personal.fitted(me, known))
+            return personal.predictor(me, s.x if s.round else None)
         return nearest(me, s.x, self.radius if self.kind == "example" else None)
-
-    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        mu = self.mu_of("0", delta)
-        published = paper.published(mu, self.sigma, self.local.batch, self.local.steps, delta)
-        return [*published, ("certified", math.inf, paper.why(mu, self.sigma))]
-
-    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
-        lam = (self.per_round or len(sizes)) / len(sizes)
-        mu, D, local = self.mu_of("0", delta), min(sizes.values()), self.local
-        if self.mode == "certified" or not mu:
-            return None
-        return paper.after(mu, self.sigma, D, lam, local.batch, t, local.steps, delta)
 
 
 def turns_in(t: int, drawn: Sequence[Sequence[str]]) -> dict[str, list[int]]:

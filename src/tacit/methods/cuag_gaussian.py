@@ -10,11 +10,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from tacit.core import Client, ClientId, Cohort, Everyone, Params, Release, Reply, check, task
+from tacit.core import (
+    BadInput,
+    Client,
+    ClientId,
+    Cohort,
+    Everyone,
+    Params,
+    Release,
+    Reply,
+    check,
+    task,
+)
 from tacit.synthesis import combining, moments, personal
 from tacit.synthesis.moments import Terms
 
@@ -50,15 +62,31 @@ class Sent:
     moments: Params
 
 
-def shared(cohort: Cohort, how: Gaussian) -> Params:
+class Shares(Protocol):
+    """A method whose clients release moments once, before all rounds."""
+
+    def first_rule(self, client: ClientId, n: int, delta: float) -> Gaussian | None: ...
+
+
+def rule_of(method: Shares, delta: float) -> Gaussian:
+    """Return the rule that all clients follow."""
+    rule = method.first_rule("0", 0, delta)
+    if rule is None:
+        raise BadInput("head: must be gaussian for moments to be released")
+    return rule
+
+
+def shared(cohort: Cohort, method: Shares) -> Params:
     """Ask everybody, and return what they know of the classes together."""
+    how = rule_of(method, cohort.delta)
     S = cohort.sample(Everyone(), 0)
-    view = combining.View.of([r.moments for r in cohort.ask(features(how=how), S)], how.first)
+    first = cohort.ask(features(method, cohort.delta), S)
+    view = combining.View.of([r.moments for r in first], how.first)
     seen = view.params()
-    replies = cohort.ask(means(how=how, view=seen), S)
+    replies = cohort.ask(means(method, cohort.delta, seen), S)
     q = {i: r.moments["q"] for i, r in zip(replies.clients, replies, strict=True)}
     m = combining.Means.of(list(q.values()), how.second).m
-    back = cohort.ask(covariances(how=how, view=seen, m=m), S)
+    back = cohort.ask(covariances(method, cohort.delta, seen, m), S)
     M = {i: r.moments["M"] for i, r in zip(back.clients, back, strict=True) if i in q}
     of_class = combining.Means.of([q[i] for i in M], how.second)  # of whoever has sent both
     kept = combining.directions(len(view.centre), len(m), how.rate)
@@ -66,10 +94,11 @@ def shared(cohort: Cohort, how: Gaussian) -> Params:
 
 
 @task
-def features(me: Client, how: Gaussian) -> Reply[Sent]:
+def features(me: Client, method: Shares, delta: float) -> Reply[Sent]:
     """Release the moments of all records, without their classes."""
     F, y = personal.own_features(me)
-    return Reply(Sent(moments.release(me, F, torch.zeros_like(y), 1, how.first)))
+    terms = rule_of(method, delta).first
+    return Reply(Sent(moments.release(me, F, torch.zeros_like(y), 1, terms)))
 
 
 def _viewed(me: Client, view: Params) -> tuple[Tensor, Tensor]:
@@ -79,19 +108,21 @@ def _viewed(me: Client, view: Params) -> tuple[Tensor, Tensor]:
 
 
 @task
-def means(me: Client, how: Gaussian, view: Params) -> Reply[Sent]:
+def means(me: Client, method: Shares, delta: float, view: Params) -> Reply[Sent]:
     """Release the count and the mean of every class."""
-    q = moments.sums(me, *_viewed(me, view), me.classes, how.second)
+    q = moments.sums(me, *_viewed(me, view), me.classes, rule_of(method, delta).second)
     return Reply(Sent(Params(q=q).as_released()))
 
 
 @task
-def covariances(me: Client, how: Gaussian, view: Params, m: Tensor) -> Reply[Sent]:
+def covariances(me: Client, method: Shares, delta: float, view: Params, m: Tensor) -> Reply[Sent]:
     """Release the covariance of every class along the first directions, about public means."""
+    how = rule_of(method, delta)
     z, y = _viewed(me, view)
+    if m.shape != (me.classes, z.shape[1]):  # it would fail only for who holds some class
+        raise BadInput(f"m: is {tuple(m.shape)}, must be {(me.classes, z.shape[1])}")
     k = combining.directions(z.shape[1], me.classes, how.rate)
     R = combining.View.from_params(view).radius(k)
     check.clip("view", R)  # it comes from the server
-    terms = replace(how.second, R=R)
-    M = moments.scatters(me, z[:, :k], y, m[:, :k], terms)
+    M = moments.scatters(me, z[:, :k], y, m[:, :k], replace(how.second, R=R))
     return Reply(Sent(Params(M=M).as_released()))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tacit.core import ClientId, Known, some
+from tacit.core import Claim, ClientId, Known, Sizes, some
 from tacit.methods import cuag_claims as paper
 from tacit.methods import cuag_rules as rules
 from tacit.methods.cuag_gaussian import Gaussian
@@ -66,3 +67,15 @@ class Sending(Settings):
         if self.kind == "update":
             return rules.LayeredUpdate(mu, self.schedule, turn)
         return rules.LayeredSum.of(mu, K, some(self.per_round), self.adaptive, turn.c)
+
+    def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
+        mu = self.mu_of("0", delta)
+        published = paper.published(mu, self.sigma, self.local.batch, self.local.steps, delta)
+        return [*published, ("certified", math.inf, paper.why(mu, self.sigma))]
+
+    def claimed(self, t: int, sizes: Sizes, delta: float) -> tuple[float, float] | None:
+        lam = (self.per_round or len(sizes)) / len(sizes)
+        mu, D, local = self.mu_of("0", delta), min(sizes.values()), self.local
+        if self.mode == "certified" or not mu:
+            return None
+        return paper.after(mu, self.sigma, D, lam, local.batch, t, local.steps, delta)

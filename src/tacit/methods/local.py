@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from tacit.core import (
-    BadInput,
     Client,
     ClientId,
     Cohort,
@@ -15,13 +14,12 @@ from tacit.core import (
     Params,
     Predictor,
     Reply,
-    check,
     task,
 )
 from tacit.local.sgd import SGD, Trains, network
 from tacit.methods.fedavg import State
 from tacit.privacy import rules
-from tacit.synthesis import classifiers, personal
+from tacit.synthesis import personal
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,8 @@ class Local(Trains[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.choice("head", self.head, ("network", "gaussian"))
-        if self.head == "gaussian" and self.sgd != SGD():
-            raise BadInput("sgd: means nothing with head = 'gaussian', which is not trained")
+        if self.head == "gaussian":
+            self.sgd.refuse_clip("must be 0; head = 'gaussian' is in closed form, not trained")
 
     @property
     def prefers_features(self) -> bool:
@@ -66,7 +63,7 @@ class Local(Trains[State]):
 
     def predictor(self, me: Client, s: State) -> Predictor:
         if self.head == "gaussian":
-            return classifiers.predictor(me, personal.fitted(me))
+            return personal.predictor(me)
         return network(me, me.kept.get("y", s.x))
 
 

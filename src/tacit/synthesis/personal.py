@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core import Client, Params
+from tacit.core import Client, Params, Predictor
 from tacit.synthesis import classifiers, features
 from tacit.synthesis import moments as statistics
 from tacit.synthesis.moments import Gaussians
@@ -106,6 +106,11 @@ def fitted(me: Client, shared: Params | None = None) -> Params:
         return by_itself(F, y)
     helped = Prior.of(shared).fit
     return (helped if right(helped, F, y) >= right(by_itself, F, y) else by_itself)(F, y)
+
+
+def predictor(me: Client, shared: Params | None = None) -> Predictor:
+    """Return the function from network inputs to scores that a client answers with."""
+    return classifiers.predictor(me, fitted(me, shared))
 
 
 def right(fit: Fit, F: Tensor, y: Tensor) -> int:

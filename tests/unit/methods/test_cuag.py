@@ -30,7 +30,8 @@ from tacit.core import (
 )
 from tacit.experiment.drive import drive
 from tacit.local.prototypes import Episodes
-from tacit.methods import CUAG, PFLDyn
+from tacit.local.sgd import SGD
+from tacit.methods import CUAG, Local, PFLDyn, cuag_gaussian
 from tacit.methods.cuag_claims import sigma as cuag_sigma
 from tacit.methods.cuag_rules import Turn
 from tacit.methods.pfldyn import Update
@@ -358,7 +359,29 @@ def test_the_head_follows_from_features_and_from_what_is_certified(settings, lin
     assert method.rounds == (1 if head == "gaussian" else 20)
     assert method.tuned(Known({"0": 500}, DELTA, linear)) == method
     wanted = CUAG(**settings).prefers_features
-    assert wanted == (head == "gaussian" or settings.get("head", "auto") == "auto" and not settings)
+    assert wanted == (head == "gaussian" or not settings)
+
+
+def test_means_of_another_shape_are_refused_whatever_a_client_holds():
+    """Else only clients with a record of the missing class would fail."""
+    view = {"centre": torch.zeros(2), "turn": torch.eye(2), "variance": torch.ones(2)}
+    asked = {"method": CUAG(head="gaussian"), "delta": DELTA, "view": Params(view)}
+    me = replace(a_client(size=5), classes=3)
+    with pytest.raises(BadInput, match=r"^m: is \(2, 2\), must be \(3, 2\)$"):
+        cuag_gaussian.covariances.fn(me, **asked, m=torch.zeros(2, 2))
+    far = {**asked, "view": Params({**view, "variance": torch.full((2,), torch.inf)})}
+    with pytest.raises(BadInput, match=r"^view = inf"):
+        cuag_gaussian.covariances.fn(me, **far, m=torch.zeros(3, 2))
+    with pytest.raises(BadInput, match=r"^head: must be gaussian"):
+        cuag_gaussian.features.fn(me, method=CUAG(), delta=DELTA)
+    assert not list(me.spent)
+
+
+def test_local_gaussians_take_no_clip():
+    with pytest.raises(BadInput, match=r"sgd.clip = 1"):
+        Local(head="gaussian", sgd=SGD(clip=1.0, z=1.0))
+    assert Local(head="gaussian").tuned(Known({"0": 9}, DELTA)).rounds == 1
+    assert Local().tuned(Known({"0": 9}, DELTA)) == Local()
 
 
 def test_moments_are_shared_once_and_smaller_messages_have_less_of_covariances(sandbox):

@@ -216,7 +216,8 @@ def test_moments_of_features_hold_and_are_not_wasteful(monkeypatch):
     Public points and the bound are given; scored by the likelihoods of the releases together. A
     tenth of the noise is seen.
     """
-    how = CUAG(head="gaussian", epsilon=10.0, matrix="none").first_rule("0", 2, DELTA)
+    method = CUAG(head="gaussian", epsilon=10.0, matrix="none")
+    how, asked = method.first_rule("0", 2, DELTA), {"method": method, "delta": DELTA}
     view = Params(
         centre=torch.zeros(2).double(), turn=torch.eye(2).double(), variance=torch.ones(2).double()
     )
@@ -233,10 +234,10 @@ def test_moments_of_features_hold_and_are_not_wasteful(monkeypatch):
     def sent(present, run, ledger=None):
         me = a_client(seed=[run, present], spent=ledger, data=both[present])
         me = replace(me, classes=2)
-        first = cuag_gaussian.features.fn(me, how=how).sent.moments
-        q = cuag_gaussian.means.fn(me, how=how, view=view).sent.moments["q"]
+        first = cuag_gaussian.features.fn(me, **asked).sent.moments
+        q = cuag_gaussian.means.fn(me, **asked, view=view).sent.moments["q"]
         at = {"view": view, "m": torch.zeros(2, 2).double()}
-        M = cuag_gaussian.covariances.fn(me, how=how, **at).sent.moments["M"]
+        M = cuag_gaussian.covariances.fn(me, **asked, **at).sent.moments["M"]
         parts = [first["q"] / scale[0], q / scale[1]]
         parts += [first["M"] / terms[0].sd_scatter, M / terms[1].sd_scatter]
         return torch.cat([v.flatten() for v in parts]).double().numpy()
