@@ -12,7 +12,7 @@ from tacit.privacy.rules import Noised
 
 
 def gradient_rule(
-    what: str, clip: float, epsilon: float, times: int, delta: float, *, replaced: bool = False
+    what: str, clip: float, epsilon: float, times: float, delta: float, *, replaced: bool = False
 ) -> Noised:
     """Return the rule of a sum of clipped gradients in each of some rounds.
 
@@ -20,7 +20,7 @@ def gradient_rule(
         what: as the ledger names it
         clip: clipping norm of an example's gradient
         epsilon: what all rounds together cost
-        times: how many rounds
+        times: how many rounds; on average, where they are not counted
         delta: of that epsilon
         replaced: an example is replaced, so that the sum moves by twice the clipping norm
     """

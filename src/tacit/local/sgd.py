@@ -125,6 +125,11 @@ class SGD:
         if self.clip:
             raise BadInput(f"{field}.clip = {self.clip:g}: {why}")
 
+    def need_clip(self, why: str) -> None:
+        """Refuse training without DP-SGD where something asks for it."""
+        if not self.clip:
+            raise BadInput(f"{why}: needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+
     def check_epsilon(self, epsilon: float, without: str = WITHOUT) -> None:
         """Refuse an epsilon of the whole method that this training cannot keep.
 

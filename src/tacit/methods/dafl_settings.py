@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self
 
-from tacit.core import BadInput, Known, Method, Release, Sizes, Times, Unnoised, check
+from tacit.core import Known, Method, Release, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg
 from tacit.privacy.rules import once
@@ -31,11 +31,11 @@ class Settings(Augment, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.rounds(self.rounds, self.per_round)
-        if self.main == "dp-sgd" and not self.sgd.clip:
-            raise BadInput("main = 'dp-sgd': needs sgd.clip above 0, and sgd.z or sgd.epsilon")
+        if self.main == "dp-sgd":
+            self.sgd.need_clip("main = 'dp-sgd'")
         if self.phase != "dp-sgd":
             self.sgd.refuse_clip(f"must be 0 with main = {self.phase!r}; 'dp-sgd' takes a clip")
-        check_follows(self.method)
+        shares.check_follows(self.method)
         shares.check_shares(self, self.sgd, self.epsilon, self.unshared)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
         if "sgd" in ours:  # with the usual step size, until one is chosen
@@ -113,12 +113,3 @@ class Settings(Augment, Method):
 def shared_with(main: Method) -> set[str]:
     """Return the settings that DA-FL has and its main phase, too."""
     return {f.name for f in fields(main)} & {"rounds", "per_round", "sgd"}
-
-
-def check_follows(main: Method) -> None:
-    """Refuse as a main phase what is no method, or does not train at the clients all the time."""
-    if not isinstance(main, Method):
-        raise BadInput(f"method = {main!r}: must be an instance of a method, such as FedAvg()")
-    if not main.can_follow:
-        name = type(main).__name__.lower()
-        raise BadInput(f"method = {name!r}: must be one that trains at the clients in every round")

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal, Self
 from tacit.core import Accounted, BadInput, ClientId, Known, Method, Sizes, Times, Unnoised, check
 from tacit.local.sgd import SGD
 from tacit.privacy.rules import Together
-from tacit.synthesis import choices
-from tacit.synthesis.shares import Facts, check_shares, shared_out
+from tacit.synthesis import choices, shares
 from tacit.synthesis.source import Source
 
 
@@ -41,7 +40,7 @@ class Settings(Source, Method):
         check.number("n_k", self.n_k, at_least=1, whole=True)
         check.number("E_s", self.E_s, at_least=0)
         bare = (self.work == "open" and f"online = {self.work!r} sends updates without noise") or ""
-        check_shares(self, self.sgd, self.epsilon, bare)
+        shares.check_shares(self, self.sgd, self.epsilon, bare)
         if abs(self.tau) != math.inf:
             check.number("tau", self.tau, at_least=0)
         if self.online == "dp-sgd" and not self.sgd.clip:
@@ -93,7 +92,7 @@ class Settings(Source, Method):
         return 0.0 if self.mode == "paper" else self.label_epsilon
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        return shared_out(self, self.sgd, self.epsilon, Facts(sizes, times, delta))
+        return shares.shared_out(self, self.sgd, self.epsilon, shares.Facts(sizes, times, delta))
 
     def first_rule(self, client: ClientId, n: int, delta: float) -> Accounted:
         """Return the rule of the offline stage: everybody's samples."""

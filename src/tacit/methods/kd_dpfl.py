@@ -26,12 +26,9 @@ from torch import Tensor
 from tacit.core import Client, ClientId, Cohort, Fixed, Params, Reply, Sample, task
 from tacit.data.examples import Examples
 from tacit.local import teachers
-from tacit.local.gradients import private_step, public_step
-from tacit.local.sgd import SGD
 from tacit.methods.fedavg import Update
 from tacit.methods.kd_dpfl_phases import Phases
 from tacit.methods.moments import size
-from tacit.privacy.rules import Noised
 
 
 @dataclass(frozen=True)
@@ -96,8 +93,7 @@ class KDDPFL(Phases):
         """
         if not self.sends_gradients:
             return self.phase_2.special_client(cohort, s.x, c_pub, t, N) - s.x, len(c_pub)
-        how = self.phase_2
-        dx = cohort.own(step(x=s.x, clip=how.clip, sgd=how.sgd), c_pub, t).dx
+        dx = cohort.own(step(x=s.x, method=self), c_pub, t).dx
         every = sum(s.sizes[i] for i in self.pool(s.sizes))
         return dx, len(c_pub) * (sum(others) / every if others else 1)
 
@@ -115,17 +111,12 @@ class KDDPFL(Phases):
 def train(
     me: Client, x: Params, method: KDDPFL, eps_pri: float, K: dict[str, int], delta: float
 ) -> Reply[Update]:
-    rule = method.phase_2.rule(me.size, K[me.id], delta, eps_pri)
-    if isinstance(rule, SGD):  # every step is released
-        y, _ = rule.fit(me, x)
-        return Reply(Update(y - x, me.size))
-    if isinstance(rule, Noised):  # one gradient
-        return Reply(Update(private_step(me, x, rule, method.phase_2.sgd), me.size))
-    y, _ = method.phase_2.sgd.fit(me, x)
-    return Reply(Update(rule.send(me, y) - x, me.size))
+    how = method.phase_2
+    rule = how.rule(me.size, K[me.id], delta, eps_pri)
+    return Reply(Update(how.sent(me, x, rule), me.size))
 
 
 @task(at="server")
-def step(me: Client, x: Params, clip: float, sgd: SGD) -> Reply[Update]:
+def step(me: Client, x: Params, method: KDDPFL) -> Reply[Update]:
     """Return the special client's step in a round of gradients."""
-    return Reply(Update(public_step(me, x, clip, sgd), me.size))
+    return Reply(Update(method.phase_2.public_step(me, x), me.size))

@@ -7,38 +7,30 @@ from dataclasses import dataclass, replace
 
 from tacit.core import Claim, ClientId, Cohort, Params, Release, Sizes, check
 from tacit.data.examples import Examples
-from tacit.local.gradients import gradient_rule
 from tacit.local.sgd import SGD
 from tacit.methods import kd_dpfl_claims as paper
 from tacit.methods.fedavg import train
+from tacit.methods.kd_dpfl_sending import Sending
 from tacit.privacy.mechanisms import public_noise
-from tacit.privacy.rules import AsPublished, Noised
 from tacit.privacy.schedule import Turns
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Sending):
     """Phase 2 (algorithm 2): the special client and some general ones, by lot."""
 
-    paper: bool  # as published
-    gradients: bool  # general clients send one gradient a round, else weights after DP-SGD
     rounds: int
     per_round: int  # N, the special client included; 0: all
-    epsilon: float  # eps_2, of a general client
     eps_pub: float  # paper: of the special client in a round; 0: eps_2 lasts for all rounds
     ratio: float  # paper: eps_pri / eps_pub
-    C: float  # paper: norm in the published noise
     K_max: int  # rounds of a general client, at most; 0: an equal share of all
-    clip: float  # clipping norm of an example's gradient
-    sgd: SGD  # of general clients
     special: SGD  # of the special client
 
     def __post_init__(self) -> None:
-        for name in ("eps_pub", "C"):
-            check.number(name, getattr(self, name), at_least=0)
+        super().__post_init__()
+        check.number("eps_pub", self.eps_pub, at_least=0)
         check.number("ratio", self.ratio, above=0)
         check.number("K_max", self.K_max, at_least=0, whole=True)
-        check.clip("clip", self.clip)
 
     def turns(self, pool: Sequence[ClientId]) -> Turns:
         """Any N - 1 of the pool in the paper; else of those drawn least, at most K_max times."""
@@ -63,22 +55,6 @@ class Rounds:
     def claims(self, eps_1: float) -> list[Claim]:
         """Return what the paper claims, given the epsilon of phase 1, and what is wrong."""
         return paper.published(max(eps_1, self.epsilon))
-
-    def rule(self, n: int, K: int, delta: float, eps_pri: float) -> SGD | AsPublished | Noised:
-        """Return how a general client sends.
-
-        Args:
-            n: how many examples it has
-            K: the rounds that it takes part in
-            delta: of its epsilon
-            eps_pri: paper: what the round costs it
-        """
-        if self.gradients:
-            return gradient_rule("kd_dpfl gradient", self.clip, self.epsilon, K, delta)
-        if not self.paper:
-            return self.sgd.costing(self.epsilon, clip=self.clip, n=n, times=K, delta=delta)
-        sd = paper.sigma(self.C, n, eps_pri, delta)
-        return AsPublished("kd_dpfl weights", sd, paper.NO_CLIPPING)
 
     def begun(self, cohort: Cohort, x: Params, c_pub: Examples) -> Params:
         """Return the model before the first round.

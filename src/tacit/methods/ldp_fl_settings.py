@@ -11,9 +11,9 @@ from tacit.local.sgd import SGD
 from tacit.methods import ldp_fl_choices as choices
 from tacit.methods import ldp_fl_claims as paper
 from tacit.privacy import rules, updates
-from tacit.privacy.gdp import gdp_mu
 
 Mode = Literal["auto", "dp-sgd", "gradient", "update", "paper"]
+UPDATE = "ldp_fl update"
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,13 @@ class Settings(Method):
         check.clip("clip", self.C)
         check.number("momentum", self.server_momentum, at_least=0, below=1)
         if self.epsilons and self.epsilon != Settings.epsilon:
-            own = "clients have an epsilon of their own already (epsilons)"
-            raise BadInput(f"epsilon = {self.epsilon:g}: {own}")
+            raise BadInput(f"epsilon = {self.epsilon:g}: clients have their own already (epsilons)")
         updates.check_mechanism(self.mechanism)
         for name, mode in (("relation", "gradient"), ("mechanism", "update"), ("deltas", "paper")):
             given = getattr(self, name)
             if self.mode != mode and given != getattr(Settings, name):
-                only = f"means nothing in mode = {self.mode!r}, only in {mode!r}"
-                raise BadInput(f"{name} = {given!r}: {only}")
+                modes = f"mode = {self.mode!r}, only in {mode!r}"
+                raise BadInput(f"{name} = {given!r}: means nothing in {modes}")
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
@@ -89,18 +88,17 @@ class Settings(Method):
         clip = choices.CLIP if self.clip == "auto" else self.clip
         momentum = choices.MOMENTUM if self.momentum == "auto" else self.momentum
         chosen = replace(self, mode="gradient", clip=clip, momentum=momentum)
-        lr = self.sgd.lr
-        if lr == "auto":
-            lr = choices.step_size(chosen.noise_in_mean(known))
+        if self.sgd.lr != "auto":
+            return chosen
+        lr = choices.step_size(chosen.noise_in_mean(known))
         return replace(chosen, sgd=replace(self.sgd, lr=lr))
 
     def noise_in_mean(self, known: Known) -> float:
         """Return the norm of the noise in a round's mean gradient, on average over who is in it."""
         k = self.per_round or len(known.sizes)
-        C = self.C * (2 if self.relation == "replace" else 1) * (self.rounds * k) ** 0.5
-        mus = [gdp_mu(self.epsilon_of(i), known.delta) for i in known.sizes]
-        each = zip(mus, known.sizes.values(), strict=True)
-        sds = [C / len(known.sizes) ** 0.5 / (mu * n) for mu, n in each]
+        times = max(1, self.rounds) * k / len(known.sizes)
+        z = {i: self.gradient_rule(i, times, known.delta).z for i in known.sizes}
+        sds = [self.C * z[i] / n for i, n in known.sizes.items()]
         return choices.noise_in_mean(sds, k, known.linear)
 
     @property
@@ -121,7 +119,7 @@ class Settings(Method):
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if self.how == "update":
-            updates.update_rule(self.mechanism, "ldp_fl update", self.C, 1.0)
+            updates.update_rule(self.mechanism, UPDATE, self.C, 1.0)
 
     def rule(
         self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
@@ -134,16 +132,19 @@ class Settings(Method):
             sd = paper.sigma(self.C, n, self.rounds, q, eps, self.delta_of(client, delta))
             return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
         if self.how == "update":
-            mu = float(gdp_mu(eps, delta) / K**0.5)
-            return updates.update_rule(self.mechanism, "ldp_fl update", self.C, mu)
-        replaced = self.relation == "replace"
-        return gradient_rule("ldp_fl gradient", self.C, eps, K, delta, replaced=replaced)
+            return updates.rule_spending(self.mechanism, UPDATE, self.C, eps, K, delta)
+        return self.gradient_rule(client, K, delta)
+
+    def gradient_rule(self, client: ClientId, times: float, delta: float) -> rules.Noised:
+        """Return how a client sends gradients, so many times."""
+        eps, twice = self.epsilon_of(client), self.relation == "replace"
+        return gradient_rule("ldp_fl gradient", self.C, eps, times, delta, replaced=twice)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)
 
     def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float:
-        q, T = (self.per_round or len(sizes)) / len(sizes), self.rounds
-        own = ((self.epsilon_of(i), self.delta_of(i, delta)) for i in sizes)
-        ratios = [1 / paper.noise(T, q, e, d) for e, d in own]
+        q = (self.per_round or len(sizes)) / len(sizes)
+        own = [(self.epsilon_of(i), self.delta_of(i, delta)) for i in sizes]
+        ratios = [1 / paper.noise(self.rounds, q, e, d) for e, d in own]
         return q * paper.performance_loss(ratios, t, q)  # of k = q N clients

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tacit.core import BadInput, Client, ClientId, Params, Release
 from tacit.core.registry import Registry
+from tacit.privacy.gdp import gdp_mu
 from tacit.privacy.rules import Rule, Update
 
 UpdateRule = Rule[Params, Params]
@@ -55,6 +56,13 @@ def check_mechanism(word: str) -> None:
     """Refuse a word that is no mechanism's; nothing is imported, whoever wrote the word."""
     if not MECHANISMS.is_own(word):
         MECHANISMS.check(word)
+
+
+def rule_spending(
+    word: str, what: str, clip: float, epsilon: float, times: int, delta: float
+) -> UpdateRule:
+    """Return the rule whose releases in so many rounds cost an epsilon together."""
+    return update_rule(word, what, clip, float(gdp_mu(epsilon, delta) / times**0.5))
 
 
 def update_rule(word: str, what: str, clip: float, mu: float) -> UpdateRule:

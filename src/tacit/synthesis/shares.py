@@ -121,3 +121,12 @@ def _with(method: M, **settings: object) -> M:
     some: Any = method  # which of the two methods it is, and so its fields, is not known here
     changed: M = replace(some, **settings)
     return changed
+
+
+def check_follows(main: Method) -> None:
+    """Refuse as a main phase what is no method, or does not train at the clients all the time."""
+    if not isinstance(main, Method):
+        raise BadInput(f"method = {main!r}: must be an instance of a method, such as FedAvg()")
+    if not main.can_follow:
+        name = type(main).__name__.lower()
+        raise BadInput(f"method = {name!r}: must be one that trains at the clients in every round")
