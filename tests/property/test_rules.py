@@ -32,7 +32,7 @@ from tacit.core import (
 )
 from tacit.local.prototypes import Episodes
 from tacit.local.sgd import SGD
-from tacit.methods import cuag_claims
+from tacit.methods import cuag_claims, cuag_gaussian
 from tacit.methods.cuag_rules import ExampleLevel, LayeredSum, LayeredUpdate, Turn
 from tacit.methods.local import Local
 from tacit.methods.pfldyn import Update as Sent
@@ -306,6 +306,17 @@ def test_moments_are_two_releases_as_predicted(mu, R, when, shared):
 
 
 @FEW
+@given(mu=positive, R=st.floats(0.01, 10))
+def test_moments_in_two_views_cost_mu_together_as_predicted(mu, R):
+    rule, ledger = cuag_gaussian.Gaussian(mu, rate=0.3), Ledger()
+    F, y = torch.tensor([[0.6, 0.8], [0.0, 0.3]]), torch.tensor([0, 2])
+    release(at(0, ledger), F, torch.zeros_like(y), 1, rule.first)
+    release(at(0, ledger), F, y, 3, replace(rule.second, R=R))  # R follows from the first one
+    assert numbered(ledger, [0]) == Ledger(rule.lines("0", 2, 1))
+    assert sum(line.total() / line.event.z**2 for line in ledger) == pytest.approx(mu**2)
+
+
+@FEW
 @given(queries=st.integers(1, 9), scale=positive, kind=kinds, when=rounds)
 def test_counts_of_votes_are_one_line_for_all_queries_as_predicted(queries, scale, kind, when):
     rule, ledger = NoisyCounts("votes", queries, scale, kind), Ledger()
@@ -427,7 +438,7 @@ def test_what_stays_at_home_says_so_beside_the_steps():
 HERE = {Open, AsPublished, Noised, Update, NoisyMean, ClaimedMean, NoisyCounts, NoisyWinners}
 HERE |= {cuag_claims.AsPublished, ExampleLevel, LayeredUpdate, LayeredSum}
 HERE |= {SGD, EqualShares, Terms, Unnoised, Together, Silent}
-HERE |= {NoisySteps, Histogram, Choices, Training, ByLayer}
+HERE |= {NoisySteps, Histogram, Choices, Training, ByLayer, cuag_gaussian.Gaussian}
 
 
 def test_every_rule_of_the_package_is_tried_here():

@@ -98,7 +98,7 @@ def test_the_public_functions_say_what_they_take():
     for function, own in (
         (tacit.run, ["method", "data", "out", "watch"]),
         (tacit.compare, ["methods", "common", "repeats", "data", "out", "watch"]),
-        (tacit.sweep, ["methods", "over", "repeats", "data", "out", "watch"]),
+        (tacit.sweep, ["methods", "over", "repeats", "data", "out", "watch", "validate"]),
     ):
         shown = inspect.signature(function).parameters
         assert list(shown) == own + settings

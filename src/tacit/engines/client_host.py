@@ -114,8 +114,9 @@ class World:
     def fresh(self) -> nn.Module:
         """Return the network as it was in the beginning: no task meets what another one left."""
         there = dict(_tensors(self.model))
-        with torch.no_grad():
-            torch._foreach_copy_(list(there.values()), [self._pristine[name] for name in there])
+        if there:
+            with torch.no_grad():
+                torch._foreach_copy_(list(there.values()), [self._pristine[name] for name in there])
         return self.model.train()
 
     @property

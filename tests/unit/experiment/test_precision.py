@@ -145,7 +145,7 @@ def test_a_network_that_computes_in_half_precision_by_itself_does_not_train_priv
 
 @pytest.mark.parametrize(
     "word",
-    ["fedavg:sgd.clip=1,sgd.z=1", "cuag", "dafl:main=dp-sgd,sgd.clip=1,sgd.z=1"],
+    ["fedavg:sgd.clip=1,sgd.z=1", "cuag:head=prototypes", "dafl:main=dp-sgd,sgd.clip=1,sgd.z=1"],
 )
 def test_dp_sgd_in_bf16_is_refused_with_the_reason(word, tmp_path):
     assert method_from_spec(word).per_example
