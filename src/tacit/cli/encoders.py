@@ -26,7 +26,7 @@ ABOUT = (
     "public."
 )
 EXAMPLES = (
-    "tacit encode --data cifar100 --out cifar100.safetensors        # about 40 minutes on one core",
+    "tacit encode --data cifar100 --out cifar100.safetensors",
     "tacit run moments --data cifar10 --split label:1 --features cifar100.safetensors",
     "tacit join --data mine.npz --features cifar100.safetensors ... # at a site: only this encoder",
 )
