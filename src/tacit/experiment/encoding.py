@@ -213,7 +213,7 @@ class _Told:
         """Count examples; return their features."""
         self.done += len(features)
         if time.monotonic() > self.next:
-            line = f"features {self.name}: {self.done:,} of {self.of:,} examples"
+            line = f"features {in_tables(self.name)}: {self.done:,} of {self.of:,} examples"
             print(line, file=sys.stderr, flush=True)
             self.next = time.monotonic() + EVERY
         return features
