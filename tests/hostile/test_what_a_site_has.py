@@ -116,3 +116,17 @@ def test_a_site_keeps_its_own_model(method, tmp_path):
     test = records().test
     right = int((model.predict(test.x) == test.y).sum())
     assert right == sum(counted.sent.right)
+
+
+def test_a_model_that_cannot_be_kept_changes_nothing_that_the_server_sees(tmp_path, monkeypatch):
+    """Whether a model of one's own can be made may depend on what records there are."""
+    fine, broken = (a_site(tmp_path / name) for name in ("fine", "broken"))
+    for site in (fine, broken):
+        site.model_out = tmp_path / "model.safetensors"
+    monkeypatch.setattr(broken, "_take_model", lambda *args: 1 / 0)
+    seen = [ask(site, tally(x=X), kind="look").sent for site in (fine, broken)]
+    assert seen[0].right == seen[1].right
+    for site in (fine, broken):
+        site.metrics = 0.0
+        with pytest.raises(tacit.BadInput, match="does not report any"):
+            ask(site, tally(x=X), kind="look")

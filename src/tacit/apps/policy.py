@@ -102,9 +102,16 @@ class Policy:
             least, most = self.bounds[name]
             if not least <= value <= most:
                 raise Refused(f"policy: {name} = {value}: must be {_range(least, most)}")
-        elif value not in self.values.get((owner, name), (value,)):
-            agreed = " or ".join(map(str, self.values[owner, name]))
+        elif value not in (held := self._held(owner, name, value)):
+            agreed = " or ".join(map(str, held))
             raise Refused(f"policy: {name} = {value}: must be {agreed}, as agreed")
+
+    def _held(self, owner: type | None, name: str, value: object) -> tuple[object, ...]:
+        """Return what a setting may be; parts of a method's settings are held to the method's."""
+        for (of, setting), agreed in self.values.items():
+            if setting == name and (of is owner or (of and owner and issubclass(of, owner))):
+                return tuple(agreed)
+        return (value,)
 
     def allows_network(self, name: str) -> None:
         """Refuse a network that is not within this policy."""

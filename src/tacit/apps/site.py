@@ -169,8 +169,8 @@ class Site:
                 self._check_price(charter, world, head, call, kept)
             self._check_order(store, head)
             log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
-            if kind == "look":
-                self._take_model(world, charter, head, call, kept)
+            if kind == "look" and self.model_out is not None:
+                self._try_to_take_model(world, charter, head, call, kept)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
         self.books.note(charter.run, head.client)
         if kind == "ask":
@@ -304,6 +304,23 @@ class Site:
             f"{left_in_words(spent, self.budget)}"
         )
 
+    def _try_to_take_model(
+        self,
+        world: World,
+        charter: Charter,
+        head: Head,
+        call: Call[object],
+        kept: Kept,
+    ) -> None:
+        """Keep the model if it can be; the server gets the same answer either way.
+
+        A model made of this site's data may fail because of them, which would tell of them.
+        """
+        try:
+            self._take_model(world, charter, head, call, kept)
+        except Exception:
+            log.exception("--model-out: the model of round %d cannot be kept", head.round)
+
     def _take_model(
         self,
         world: World,
@@ -316,8 +333,7 @@ class Site:
 
         It stays here. The last one that is measured is the final one.
         """
-        if self.model_out is None:
-            return
+        assert self.model_out is not None
         me = world.client(call.task, head.client, head.round, kept)
         shared = call.task == tally.name
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +171,8 @@ def _chosen(swept: Swept) -> str:
     found = swept.validation
     if found is None:
         return f"{cost}: to choose by their test data costs that, and flatters; see --validate"
+    if math.isnan(found.accuracy[found.best]):
+        return f"{found.name}: there is no model of all to score; {cost}"
     point, row = swept.rows[found.best]
     return (
         f"best on {found.records:,} public records of {found.name}: {said_of(point)} with "

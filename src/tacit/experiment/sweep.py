@@ -132,7 +132,7 @@ class Swept:
     @property
     def together(self) -> float:
         """Epsilon of all runs together: what looking at all of them has cost."""
-        return together([run for _, runs in self.runs for run in runs])
+        return together([run for _, runs in self.runs for run in runs], self.plan.setting.delta)
 
     @property
     def runs(self) -> list[tuple[Point, list[Run]]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tacit import privacy
-from tacit.core import BadInput
+from tacit.core import BadInput, Ledger, Sampling
 from tacit.data.examples import Dataset
 from tacit.experiment.config import Setting, dataset_of, found_anywhere
 from tacit.experiment.result import Run
@@ -76,26 +76,41 @@ def _accuracy(run: Run, x: torch.Tensor, y: torch.Tensor) -> float:
     return float(torch.cat(right).float().mean())
 
 
-def together(runs: Sequence[Run]) -> float:
+def together(runs: Sequence[Run], delta: float) -> float:
     """Return the epsilon of several runs on the same data, for one unit of what they protect.
 
-    Who holds a record differs between seeds. Where a run charges all its clients alike, its part is
-    exact; else each run counts with its own epsilon at an even share of delta, and they are added.
+    Infinite where no such unit is the same in all runs: a client whose records another seed deals
+    to others, or a record that is public in one run and not in another. Who holds a record differs
+    between seeds, so where a run charges its clients unlike, it counts with its own epsilon at an
+    even share of delta, and they are added. Clients are drawn by the seed, alike in runs of the
+    same one: that they are drawn at all is no help then.
     """
     unit, observer = runs[0].experiment.method.protects
-    delta = runs[0].experiment.setting.delta
-    if any(run.experiment.method.protects != (unit, observer) for run in runs):
+    methods = [run.experiment.method for run in runs]
+    dealt = {(s.seed, s.split, s.clients) for s in (run.experiment.setting for run in runs)}
+    same = len(dealt) == 1
+    if any(m.protects != (unit, observer) for m in methods):
         return math.inf
-    each = [set(bills(run.ledger, unit=unit, observer=observer).values()) for run in runs]
+    if not same and (unit == "client" or any(m.needs_public for m in methods)):
+        return math.inf
+    ledgers = [_without_lots(run.ledger) if len(runs) > 1 else run.ledger for run in runs]
+    each = [set(bills(ledger, unit=unit, observer=observer).values()) for ledger in ledgers]
     if not all(each):
         return math.inf
     if any(len(kinds) > 1 for kinds in each):
         own = delta / len(runs)
         return sum(
-            privacy.epsilon(run.ledger, unit=unit, observer=observer, delta=own, quick=True)
-            for run in runs
+            privacy.epsilon(ledger, unit=unit, observer=observer, delta=own, quick=True)
+            for ledger in ledgers
         )
     parts: Counter[Part] = Counter()
     for (bill,) in each:
         parts.update(dict(bill))
     return bill_epsilon(frozenset(parts.items()), "zero-out", delta, quick=True)
+
+
+def _without_lots(ledger: Ledger) -> Ledger:
+    """Return a ledger in which clients were not drawn by lot; examples in a batch still are."""
+    return Ledger(
+        replace(line, sampling=Sampling()) if line.unit == "client" else line for line in ledger
+    )

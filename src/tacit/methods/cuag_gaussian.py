@@ -104,6 +104,10 @@ def features(me: Client, method: Shares, delta: float) -> Reply[Sent]:
 def _viewed(me: Client, view: Params) -> tuple[Tensor, Tensor]:
     """Return a client's records in coordinates that are public, cut at norm 1."""
     F, y = personal.own_features(me)
+    k = F.shape[1]
+    for name, shape in (("centre", (k,)), ("turn", (k, k)), ("variance", (k,))):
+        if view[name].shape != shape:
+            raise BadInput(f"view: {name} is {tuple(view[name].shape)}, must be {shape}")
     return moments.usable(combining.View.from_params(view)(F), y)
 
 

@@ -25,6 +25,8 @@ FOLDS = 3  # of a client's records, to see which of two classifiers is better
 LEAST = 1e-9  # a variance, where there is none
 Fit = Callable[[Tensor, Tensor], Params]  # from features and labels to a classifier
 
+LARGEST, SMALLEST = 1e6, 1e-6  # of a covariance that was sent; the smallest as a share, too
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -36,8 +38,9 @@ class Prior:
     @classmethod
     def of(cls, x: Params) -> Prior:
         """Return what :meth:`params` has written down."""
-        known = Gaussians(x["n"].double(), x["m"].double(), x["S"].double())
-        return cls(known, x["v"].double()[:, None, None] * x["E"].double())
+        n, m, v = (torch.nan_to_num(x[name].double()) for name in ("n", "m", "v"))
+        known = Gaussians(n, m, definite(x["S"].double()))
+        return cls(known, v.clamp(0.0, LARGEST)[:, None, None] * not_negative(x["E"].double()))
 
     def fit(self, F: Tensor, y: Tensor) -> Params:
         """Return the classifier of records, given the prior."""
@@ -51,6 +54,37 @@ class Prior:
             own.m[c] += spread @ torch.linalg.solve(unsure, g.m[c] - own.m[c])
             own.S[c] = (weight * g.S[c] + n * own.S[c]) / (weight + n)
         return classifiers.quadratic(own)
+
+
+def definite(S: Tensor) -> Tensor:
+    """Return covariances as they are where they are some, else the nearest that are.
+
+    Rounding can take that away, and so can a server that lies; whether it matters must not depend
+    on the records that are classified.
+    """
+    if bool(S.isfinite().all()) and not bool(torch.linalg.cholesky_ex(S).info.any()):
+        return S
+    values, vectors = _spectrum(S)
+    least = (SMALLEST * values.amax(-1, keepdim=True)).clamp_min(SMALLEST)
+    return _made_of(values.clamp_min(least), vectors)
+
+
+def not_negative(S: Tensor) -> Tensor:
+    """Return a covariance of which nothing is taken off, and which may be none at all."""
+    values, vectors = _spectrum(S)
+    fine = bool(S.isfinite().all()) and bool((values >= 0).all())
+    return S if fine else _made_of(values.clamp_min(0.0), vectors)
+
+
+def _spectrum(S: Tensor) -> tuple[Tensor, Tensor]:
+    S = torch.nan_to_num(S).clamp(-LARGEST, LARGEST)
+    values, vectors = torch.linalg.eigh((S + S.mT) / 2)
+    return values, vectors
+
+
+def _made_of(values: Tensor, vectors: Tensor) -> Tensor:
+    made: Tensor = (vectors * values[..., None, :]) @ vectors.mT
+    return made
 
 
 def alone(F: Tensor, y: Tensor, classes: int) -> Params:

@@ -1,6 +1,7 @@
 """Choosing among runs by public data, and what looking at all of them has cost."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import pytest
 import tacit
 from tacit import privacy
 from tacit.cli.main import call
-from tacit.core import BadInput, Gaussian, Ledger, NonPrivate, Release
+from tacit.core import FEDERATION, BadInput, Gaussian, Ledger, NonPrivate, Release, Sampling
 from tacit.data import load
-from tacit.experiment.config import Experiment
+from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.tuning import Validation, together
+from tacit.methods.dp_fedavg import DPFedAvg
+from tacit.methods.kd_dpfl import KDDPFL
 from tacit.methods.ldp_fl import LDPFL
 
 DELTA = 1e-5
@@ -28,6 +31,15 @@ class Finished:
         self.ledger = Ledger(lines)
         self.experiment = Experiment(LDPFL())
 
+    def of(self, method, **setting):
+        """Return the same as a run of another experiment."""
+        self.experiment = Experiment(method, Setting(**setting))
+        return self
+
+
+def together_at(runs, delta=DELTA):
+    return together(runs, delta)
+
 
 def eps(*lines, delta=DELTA):
     return privacy.epsilon(Ledger(lines), unit="example", observer="server", delta=delta)
@@ -35,27 +47,59 @@ def eps(*lines, delta=DELTA):
 
 def test_runs_of_the_same_noise_add_up_and_are_not_taken_for_one():
     """Twice four releases at z are what four releases at z / sqrt 2 are."""
-    found = together([Finished(spend(20.0)), Finished(spend(20.0))])
+    found = together_at([Finished(spend(20.0)), Finished(spend(20.0))])
     assert found == pytest.approx(eps(spend(20.0 / math.sqrt(2))), rel=1e-6)
     assert found > eps(spend(20.0))
 
 
 def test_other_names_of_the_clients_change_nothing():
     a, b = Finished(spend(20.0, "0")), Finished(spend(20.0, "7"))
-    assert together([a, b]) == together([a, a])
+    assert together_at([a, b]) == together_at([a, a])
 
 
 def test_clients_that_are_charged_unlike_are_added_up_at_a_share_of_delta():
     mixed = Finished(spend(20.0, "0"), spend(30.0, "1"))
-    assert together([mixed, mixed]) == pytest.approx(
+    assert together_at([mixed, mixed]) == pytest.approx(
         2 * eps(spend(20.0), delta=DELTA / 2), rel=0.02
     )
 
 
 def test_one_run_without_noise_is_enough_to_be_infinite():
     open_ = Finished(spend(1.0, event=NonPrivate("no noise")))
-    assert together([Finished(spend(20.0)), open_]) == math.inf
-    assert together([Finished(spend(20.0)), Finished()]) == math.inf
+    assert together_at([Finished(spend(20.0)), open_]) == math.inf
+    assert together_at([Finished(spend(20.0)), Finished()]) == math.inf
+
+
+def drawn(q, **setting):
+    line = Release("x", "client", FEDERATION, "clients", Gaussian(2.0), ((0, 2),))
+    run = Finished(replace(line, sampling=Sampling.at(q)))
+    return run.of(DPFedAvg(), **setting)
+
+
+def test_clients_that_the_same_seed_draws_in_all_runs_are_not_hidden_by_it():
+    """Eight runs with the same clients are one whose noise is smaller, at best."""
+    line = Release("x", "client", FEDERATION, "clients", Gaussian(2.0 / math.sqrt(8)), ((0, 2),))
+    joined = Ledger([replace(line, sampling=Sampling.at(0.1))])
+    least = privacy.epsilon(joined, unit="client", observer="clients", delta=DELTA)
+    assert together_at([drawn(0.1)] * 8) >= least
+    assert together_at([drawn(0.1)]) < together_at([drawn(1.0)])  # a single run has its lot
+
+
+def test_a_client_is_another_one_under_another_split_or_seed():
+    assert together_at([drawn(1.0), drawn(1.0)]) < math.inf
+    assert together_at([drawn(1.0), drawn(1.0, seed=1)]) == math.inf
+    assert together_at([drawn(1.0), drawn(1.0, clients=20)]) == math.inf
+
+
+def test_a_record_that_another_seed_makes_public_has_no_epsilon():
+    first, second = (Finished(spend(20.0)).of(KDDPFL(), seed=seed) for seed in (0, 1))
+    assert together_at([first, second]) == math.inf
+    assert together_at([first, first]) < math.inf
+
+
+def test_delta_is_that_which_is_asked_for():
+    runs = [Finished(spend(20.0)).of(LDPFL(), delta=delta) for delta in (1e-2, 1e-5)]
+    assert together_at(runs) == together_at(runs[::-1]) > together_at(runs, 1e-2)
 
 
 def test_the_best_is_the_first_of_the_best_and_never_one_without_a_model():

@@ -94,3 +94,25 @@ def test_few_records_are_no_error(n):
         x = fitted(me, shared)
         assert x["W"].isfinite().all()
         assert not x["b"].isnan().any() or n == 0
+
+
+def test_covariances_stay_as_they_are_and_others_become_some():
+    good = torch.stack([EYE, 2 * EYE])
+    assert personal.definite(good) is good
+    for bad in (-EYE, EYE - 1.0, torch.full((K, K), torch.nan).double(), 1e300 * EYE - 1e300):
+        S = personal.definite(torch.stack([EYE, bad]))
+        assert not torch.linalg.cholesky_ex(S).info.any()
+
+
+@pytest.mark.parametrize("worst", [-1.0, float("nan"), float("inf"), 1e30])
+def test_no_prior_makes_a_classifier_fail_for_who_holds_a_class(worst):
+    F, y = records()
+    shared = Params(
+        n=torch.full((CLASSES,), worst),
+        m=torch.full((CLASSES, K), worst),
+        S=worst * torch.eye(K).repeat(CLASSES, 1, 1),
+        v=torch.full((CLASSES,), worst),
+        E=worst * torch.eye(K),
+    )
+    x = Prior.of(shared).fit(F, y)
+    assert classifiers.scores(x, F.float()).shape == (len(F), CLASSES)
