@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -51,7 +52,7 @@ def encode(args: Sequence[str]) -> None:
     given = parse(EncodeFlags, args, prog="tacit encode", about=ABOUT, examples=EXAMPLES)
     dataset = _public(given)
     _check_out(given.out)
-    check.number("threads", given.threads, at_least=0)
+    check.number("threads", given.threads, at_least=0, at_most=os.cpu_count() or 1, whole=True)
     if given.threads:
         torch.set_num_threads(given.threads)
     command = shlex.join(["tacit", "encode", *args])

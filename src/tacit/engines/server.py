@@ -101,6 +101,11 @@ class Engine(ABC):
         """Make one step of a method's own code; clients of ours are not to blame if it fails."""
         return step()
 
+    @property
+    def defers(self) -> bool:
+        """Whether what a round leaves to do is done while the next one is under way."""
+        return False
+
     def when_busy(self, work: Callable[[], None]) -> None:
         """Do what a round leaves to do, such as to save it.
 

@@ -88,6 +88,11 @@ class Workers(Engine):
         self.catch_up()
         return self.world.own(call, data, round)
 
+    @property
+    def defers(self) -> bool:
+        """It does, since the workers train meanwhile."""
+        return True
+
     def when_busy(self, work: Callable[[], None]) -> None:
         """Leave work of this process for when the workers have some, too."""
         self._left.append(work)

@@ -27,7 +27,7 @@ from tacit.experiment.config import (
     shows_setting,
 )
 from tacit.experiment.curves import html_table, over_rounds
-from tacit.experiment.encoding import in_tables
+from tacit.experiment.encoding import in_tables, settled
 from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
@@ -220,6 +220,8 @@ def start_comparison(
     if dataset is None:
         dataset = dataset_of(plan.setting)
         plan = replace(plan, setting=found_anywhere(plan.setting))
+    features = settled(plan.setting.features)  # of an encoder's file: what is in it now
+    plan = replace(plan, setting=replace(plan.setting, features=features))
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():

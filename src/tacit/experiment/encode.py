@@ -47,6 +47,7 @@ class Training:
         check.number("epochs", self.epochs, at_least=1, whole=True)
         check.number("batch", self.batch, at_least=2, whole=True)
         check.number("lr", self.lr, above=0)
+        check.number("seed", self.seed, at_least=0, at_most=2**63 - 1, whole=True)
 
 
 class Told(Protocol):

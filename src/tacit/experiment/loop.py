@@ -168,7 +168,9 @@ class Recorder:
         seconds = time.perf_counter() - self.since
         due = s.round % setting.eval_every == 0 or s.round >= method.rounds
         scores = self.venue.scores(s, self.engine) if due else {}
-        self.engine.when_busy(partial(self._finish, s, scores, seconds))
+        # the next round's code may change its state in place before this one is saved
+        own = codec.unpack(codec.pack(s)) if self.engine.defers else s
+        self.engine.when_busy(partial(self._finish, own, scores, seconds))
         self.since = time.perf_counter()
 
     def _finish(self, s: State, scores: Json, seconds: float) -> None:

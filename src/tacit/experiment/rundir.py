@@ -39,7 +39,7 @@ from tacit.engines.store import LEDGER, ClientStore, Draws, from_lines, to_lines
 from tacit.experiment.about import FILE as ABOUT
 from tacit.experiment.about import note_start
 from tacit.experiment.config import Experiment, read_experiment, to_toml
-from tacit.experiment.kept_code import CODE, keep_code
+from tacit.experiment.kept_code import CODE, ENCODER, keep_code
 from tacit.experiment.manifest import NAME as MANIFEST
 from tacit.experiment.manifest import Manifest, State, read_manifest, write_manifest
 
@@ -57,6 +57,7 @@ OWN = (
     SCHEMA,
     ABOUT_MODEL,
     CODE,
+    ENCODER,
     ABOUT,
     ".lock",
 )

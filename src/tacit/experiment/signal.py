@@ -9,6 +9,7 @@ is at most the root of the sum of (q n / z)^2 / d.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tacit.core import FEDERATION, BadInput, ClientId, Gaussian, Method, Release
@@ -16,6 +17,7 @@ from tacit.experiment.calibration import participations
 from tacit.methods.spec import method_from, raw_method
 
 LOOKED_AT = 8  # clients; many are alike
+MANY = 1000
 TRIES = 8
 NEAR = 1.05
 
@@ -38,10 +40,19 @@ def of_signal(
         delta: of the certificate
         numbers: in the model
     """
-    ratio = _ratio(ready, sizes, delta, numbers)
-    if ratio >= 1:
+    times = participations(tuple(sizes), ready.per_round, ready.rounds, sample_seed=0)
+
+    def strength(method: Method) -> float:
+        return _ratio(method, sizes, times, delta, numbers)
+
+    try:
+        ratio = strength(ready)
+        if not 0 < ratio < 1:
+            return []
+        many = len(sizes) > MANY  # to prepare it again and again would take long
+        meet = None if many else _meeting(method, lambda m: strength(prepare(m)), ratio)
+    except Exception:  # a method of one's own may say anything; a warning never ends a run
         return []
-    meet = _meeting(method, lambda m: _ratio(prepare(m), sizes, delta, numbers), ratio)
     more = f"they meet at about epsilon = {meet:.2g}; " if meet else ""
     return [
         f"noise will be {1 / ratio:.3g} times as long as all that the data can say, so little can "
@@ -50,10 +61,15 @@ def of_signal(
     ]
 
 
-def _ratio(method: Method, sizes: Mapping[ClientId, int], delta: float, numbers: int) -> float:
+def _ratio(
+    method: Method,
+    sizes: Mapping[ClientId, int],
+    times: Counter[ClientId],
+    delta: float,
+    numbers: int,
+) -> float:
     """Return the most that signal over noise can be in a whole run; infinite without noise."""
     everyone = tuple(sizes)
-    times = participations(everyone, method.per_round, method.rounds, sample_seed=0)
     some = {i: sizes[i] for i in [i for i in everyone if times[i]][:LOOKED_AT]}
     lines = method.releases(some, times, delta)
     if not lines or not all(isinstance(line.event, Gaussian) for line in lines):

@@ -37,6 +37,7 @@ from tacit.experiment.config import (
     shows_setting,
 )
 from tacit.experiment.curves import html_table, over_rounds
+from tacit.experiment.encoding import settled
 from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import free_folder
@@ -284,6 +285,8 @@ def start_sweep(
     if dataset is None:
         dataset = dataset_of(plan.setting)
         plan = replace(plan, setting=found_anywhere(plan.setting))
+    features = settled(plan.setting.features)
+    plan = replace(plan, setting=replace(plan.setting, features=features))
     if plan.validate:
         public_data(plan.validate, plan.setting, dataset)
         plan = replace(plan, validate=anywhere(plan.validate))

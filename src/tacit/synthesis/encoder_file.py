@@ -6,10 +6,12 @@ network of this package and never code, and it is checked and tried before it is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import re
+import stat
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -87,7 +89,7 @@ def pinned(word: str) -> str:
     found = _parts(word)
     if found["digest"]:
         return word
-    file = Path(found["file"]).expanduser().resolve()
+    file = _place(found["file"]).resolve()
     card, blob = read(file)
     return f"{file}@{card.data}.{hashlib.sha256(blob).hexdigest()}"
 
@@ -153,11 +155,15 @@ def write(file: Path, card: Card, layers: nn.Module) -> Card:
 def read(file: Path) -> tuple[Card, bytes]:
     """Return the card of an encoder and the whole file."""
     try:
-        if file.stat().st_size > MOST:
-            raise BadInput(f"features = '{file}': larger than {MOST >> 30} GB: not an encoder")
-        blob = file.read_bytes()
-    except OSError as e:
-        raise BadInput(f"features = '{file}': cannot be read ({e.strerror or e})") from None
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe or a device would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        with file.open("rb") as opened:
+            blob = opened.read(MOST + 1)
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) and e.strerror else e
+        raise BadInput(f"features = '{file}': cannot be read ({why})") from None
+    if len(blob) > MOST:
+        raise BadInput(f"features = '{file}': larger than {MOST >> 30} GB: not an encoder")
     try:
         load_tensors(blob)  # whatever is wrong with the header or the sizes
         head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
@@ -186,8 +192,9 @@ def _card(text: str) -> Card:
         raise BadInput(f"format = {card.format}: this version reads {FORMAT}")
     if not re.fullmatch(r"[\w-]{1,60}", card.data):
         raise BadInput(f"data = {card.data[:80]!r}: must be letters, digits and dashes")
-    if not card.shape or min(card.shape) < 1 or card.classes < 1:
-        raise BadInput(f"shape = {card.shape}, classes = {card.classes}: must be at least 1")
+    if not card.shape or min(*card.shape, card.classes, card.width) < 1:
+        sizes = f"shape = {card.shape}, width = {card.width}, classes = {card.classes}"
+        raise BadInput(f"{sizes}: must be at least 1")
     channels = card.shape[0] if len(card.shape) == 3 else 1
     for name, values in {"mean": card.mean, "std": card.std}.items():
         good = all(math.isfinite(v) and (name == "mean" or v > 0) for v in values)
@@ -199,7 +206,7 @@ def _card(text: str) -> Card:
 def load(word: str, shape: tuple[int, ...]) -> Network:
     """Return the encoder of a file for inputs of a shape, or refuse it."""
     wanted = _parts(word)
-    file = Path(wanted["file"]).expanduser()
+    file = _place(wanted["file"])
     card, blob = read(file)
     if wanted["digest"] and wanted["digest"] != hashlib.sha256(blob).hexdigest():
         raise BadInput(
@@ -215,8 +222,18 @@ def load(word: str, shape: tuple[int, ...]) -> Network:
         raise BadInput(f"features = '{file}': {e}") from None
 
 
+def _place(file: str) -> Path:
+    try:
+        return Path(file).expanduser()
+    except RuntimeError as e:  # nobody of that name has a home
+        raise BadInput(f"features = {file!r}: {e}") from None
+
+
 def _layers(card: Card, numbers: dict[str, Tensor]) -> nn.Module:
     """Return the layers that a card names, with these numbers."""
+    for name, values in numbers.items():
+        if values.dtype != torch.float32:
+            raise BadInput(f"{name}: is {values.dtype}; must be torch.float32")
     if card.checksum != (found := _checksum(numbers)):
         raise BadInput(
             f"checksum = {card.checksum[:16]!r}: its numbers have {found[:16]!r}; "
@@ -228,8 +245,6 @@ def _layers(card: Card, numbers: dict[str, Tensor]) -> nn.Module:
         got = tuple(numbers[name].shape) if name in numbers else "missing"
         if got != (must := sizes.get(name, "missing")):
             raise BadInput(f"{name}: is {got}; in the network {card.network!r} it is {must}")
-        if numbers[name].dtype != torch.float32:
-            raise BadInput(f"{name}: is {numbers[name].dtype}; must be torch.float32")
         if not numbers[name].isfinite().all():
             raise BadInput(f"{name}: has numbers that are not finite")
     layers.load_state_dict(numbers, assign=True)

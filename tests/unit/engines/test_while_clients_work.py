@@ -1,12 +1,16 @@
 """What a round leaves to do is done while the next clients work, before any of them counts."""
 
 from collections import deque
+from dataclasses import dataclass
 
 import pytest
 
-from tacit.core import FEDERATION, Everyone, Gaussian, Release, Sample
+import tacit
+from tacit.core import FEDERATION, Everyone, Gaussian, Params, Release, Sample, mean
 from tacit.engines.workers import Worker, Workers
-from tacit.local.sgd import SGD
+from tacit.experiment.rundir import RunDir
+from tacit.experiment.watch import Nobody
+from tacit.local.sgd import SGD, Trains
 from tacit.methods.fedavg import FedAvg, train
 
 LINE = Release("mean", "client", FEDERATION, "public", Gaussian(1.0), ((0, 0),))
@@ -103,3 +107,38 @@ def test_the_last_requests_are_for_whoever_is_free_first():
     assert queues() == [[2, 4], [5]]
     b.waiting.popleft()
     assert queues() == [[2, 4], [6]]
+
+
+@dataclass(frozen=True)
+class State:
+    x: Params
+    seen: list[int]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class InPlace(Trains[State]):
+    """A method that changes its state before anybody is asked."""
+
+    def init(self, x0):
+        return State(x0, [])
+
+    def run(self, cohort, s):
+        for t in range(s.round, self.rounds):
+            s.seen.append(t)
+            replies = cohort.ask(train(x=s.x, sgd=self.sgd), self.participants(cohort, t))
+            s = State(s.x + mean((r.dx, r.n) for r in replies), s.seen, t + 1)
+            yield s
+
+
+def test_what_is_saved_is_the_state_as_it_was(tmp_path):
+    """Not what the next round's code has made of it by the time that it is written."""
+    saved = []
+
+    class Reads(Nobody):
+        def finished_round(self, line, rounds):
+            saved.append(RunDir.open(tmp_path / "run").checkpoint()[0].seen)
+
+    how = {"clients": 2, "model": "logistic", "workers": 1, "out": tmp_path / "run"}
+    tacit.run(InPlace(rounds=3), watch=Reads(), **how)
+    assert saved == [[0], [0, 1], [0, 1, 2]]

@@ -1,6 +1,7 @@
 """A public encoder: trained on public data, written as a file, used as features."""
 
 import json
+import os
 from dataclasses import asdict, replace
 
 import pytest
@@ -381,3 +382,19 @@ def test_an_owner_is_asked_about_an_encoder_by_what_is_in_it(file, tmp_path):
         with pytest.raises(Refused, match="not the encoder given with --features"):
             _own_encoder(word, own)
     assert _as_told(Experiment(FedAvg())).setting.features == "auto"
+
+
+def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for name, why in (
+        (str(tmp_path / "pipe.safetensors"), "cannot be read .not a file"),
+        ("~nobodyxx/e.safetensors", "home"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            encoder_file.pinned(name)
+
+
+def test_numbers_of_another_kind_are_refused_by_name(tmp_path):
+    layers = {"x": torch.zeros(2, dtype=torch.bfloat16)}
+    with pytest.raises(BadInput, match=r"x: is torch.bfloat16; must be torch.float32"):
+        encoder_file._layers(None, layers)

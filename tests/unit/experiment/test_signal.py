@@ -1,11 +1,12 @@
 """Noise that drowns all that data can say is told of before a run, with the eps where they meet."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from tacit.experiment.calibration import calibrated
+from tacit.core import Gaussian, Release
+from tacit.experiment.calibration import calibrated, participations
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
 from tacit.experiment.signal import _ratio, of_signal
@@ -23,6 +24,11 @@ def ready(method):
     return calibrated(method, SIZES, 1e-5, 0)
 
 
+def ratio_of(method, sizes=SIZES):
+    times = participations(tuple(sizes), method.per_round, method.rounds, 0)
+    return _ratio(method, sizes, times, 1e-5, NUMBERS)
+
+
 def said(method, numbers=NUMBERS):
     return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers)
 
@@ -32,20 +38,20 @@ def test_the_ratio_by_hand():
     method = ready(LDPFL(mode="gradient", epsilon=0.5, rounds=3))
     (line, _) = method.releases(SIZES, {"a": 3, "b": 3}, 1e-5)
     wanted = math.sqrt(6) * 600 / line.event.z / 20
-    assert _ratio(method, SIZES, 1e-5, NUMBERS) == pytest.approx(wanted)
+    assert ratio_of(method) == pytest.approx(wanted)
 
 
 def test_dp_sgd_counts_sampled_examples_of_every_step():
     sgd = SGD(clip=1.0, z=5.0, batch=60, epochs=2)
     wanted = math.sqrt(2 * 20) * (60 / 5.0) / 20  # 20 steps of a tenth of 600
-    assert _ratio(FedAvg(rounds=1, sgd=sgd), SIZES, 1e-5, NUMBERS) == pytest.approx(wanted)
+    assert ratio_of(FedAvg(rounds=1, sgd=sgd)) == pytest.approx(wanted)
 
 
 def test_few_clients_stand_for_all():
     many = {f"{i:03d}": 600 for i in range(100)}
     method = calibrated(LDPFL(mode="gradient", epsilon=0.5, rounds=3), many, 1e-5, 0)
-    few = _ratio(method, SIZES, 1e-5, NUMBERS)
-    assert _ratio(method, many, 1e-5, NUMBERS) == pytest.approx(few * math.sqrt(50))
+    few = ratio_of(method)
+    assert ratio_of(method, many) == pytest.approx(few * math.sqrt(50))
 
 
 def test_it_is_said_with_the_eps_at_which_signal_and_noise_meet():
@@ -53,7 +59,7 @@ def test_it_is_said_with_the_eps_at_which_signal_and_noise_meet():
     (line,) = said(method)
     meet = float(line.partition("epsilon = ")[2].partition(";")[0])
     at = ready(replace(method, epsilon=meet))
-    assert _ratio(at, SIZES, 1e-5, NUMBERS) == pytest.approx(1, rel=0.1)
+    assert ratio_of(at) == pytest.approx(1, rel=0.1)
     assert not said(replace(method, epsilon=1.2 * meet))
     assert said(replace(method, epsilon=0.8 * meet))
 
@@ -79,3 +85,30 @@ def test_a_run_says_it_before_it_starts(capsys):
     assert "warning: noise will be" in capsys.readouterr().err
     Plan.of(Experiment(LDPFL(mode="gradient", epsilon=8.0, rounds=2), setting))
     assert "noise will be" not in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """A method of one's own whose prediction is of no use."""
+
+    owner: str = "0"
+    z: float = 1.0
+
+    def releases(self, sizes, times, delta):
+        if self.owner == "fails":
+            raise RuntimeError("not yet")
+        return [Release("x", "example", self.owner, "server", Gaussian(self.z), ((0, 3),))]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Odd(owner="test:00"),
+        Odd(owner="fails"),
+        Odd(owner="a", z=math.inf),
+        Odd(owner="a", z=1e200),
+        Odd(owner="a", z=1e-200),
+    ],
+)
+def test_a_warning_never_ends_a_run(odd):
+    assert said(odd) == []
