@@ -16,6 +16,7 @@ from tacit.experiment.drive import drive
 from tacit.experiment.sites import tally
 from tacit.local.sgd import SGD
 from tacit.methods import METHODS, ldp_fl
+from tacit.methods.dafl import synthesise
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.fedmix import share_means
 from tacit.methods.fedprox import FedProx
@@ -24,6 +25,7 @@ from tacit.methods.kd_dpfl import KDDPFL
 from tacit.methods.kd_dpfl import train as kd_train
 from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.scaffold import train as scaffold_train
+from tacit.synthesis.augment import Augment
 
 PRIVATE = SGD(clip=1.0, z=2.0, batch=4)
 SEEN = Experiment(FedAvg(rounds=3, sgd=PRIVATE), Setting(model="mlp"))
@@ -287,3 +289,10 @@ def test_the_model_of_the_last_round_may_be_measured_and_not_trained_on():
         policy.allows(train(x=X, sgd=PRIVATE), 3)
     with pytest.raises(Refused, match="policy: round 5: at most 3"):
         policy.allows(tally(x=X), 4)
+
+
+def test_parts_of_settings_are_held_to_what_was_agreed_of_the_method(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text('methods = ["dafl"]\nmodes = ["certified"]\n')
+    with pytest.raises(Refused, match="mode = paper: must be certified, as agreed"):
+        read_policy(file, X).allows(synthesise(how=Augment(mode="paper"), delta=1e-5))

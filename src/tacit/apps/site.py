@@ -170,7 +170,10 @@ class Site:
             self._check_order(store, head)
             log.info("run %s, round %d: %s", charter.run[:8], head.round + 1, call.task)
             if kind == "look" and self.model_out is not None:
-                self._try_to_take_model(world, charter, head, call, kept)
+                try:
+                    self._take_model(world, charter, head, call, kept)
+                except Exception:  # it may fail because of what is here: nobody else may notice
+                    log.exception("--model-out: the model of round %d is not kept", head.round)
             done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
         self.books.note(charter.run, head.client)
         if kind == "ask":
@@ -303,23 +306,6 @@ class Site:
             f"for one example against the server, delta {self.delta:g}; "
             f"{left_in_words(spent, self.budget)}"
         )
-
-    def _try_to_take_model(
-        self,
-        world: World,
-        charter: Charter,
-        head: Head,
-        call: Call[object],
-        kept: Kept,
-    ) -> None:
-        """Keep the model if it can be; the server gets the same answer either way.
-
-        A model made of this site's data may fail because of them, which would tell of them.
-        """
-        try:
-            self._take_model(world, charter, head, call, kept)
-        except Exception:
-            log.exception("--model-out: the model of round %d cannot be kept", head.round)
 
     def _take_model(
         self,
