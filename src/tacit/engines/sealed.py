@@ -113,11 +113,11 @@ class Log:
             before = self._mark_on_disk()
             lines, self._whole = whole_lines(self.file)
             marks = _marks_in(before)
-            fits = [m for m in marks if reaches(m, self.place, lines)]
+            chain = chained(self.place, lines)
+            fits = [m for m in marks if chain[m.lines : m.lines + 1] == [m.seal]]
             if fits or (before is None and not lines):
                 last = fits[-1] if fits else Mark()
-                seal = chained(self.place, lines)[-1]
-                self.mark = Mark(last.writes, len(lines), seal, last.aside)
+                self.mark = Mark(last.writes, len(lines), chain[-1], last.aside)
                 self._lines = lines
                 return lines
             if before == self._mark_on_disk():

@@ -18,7 +18,7 @@ from tacit.core import BadInput, BudgetReached, Json, PartOfTests, State, params
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Examples
 from tacit.data.federated import Federation
-from tacit.engines.client_host import World
+from tacit.engines.client_host import World, one_thread
 from tacit.engines.config import Config
 from tacit.engines.server import Engine
 from tacit.experiment.calibration import budget_of
@@ -68,7 +68,8 @@ def _with_engine(venue: Venue, directory: RunDir, watch: Watcher) -> None:
     del first
     try:
         config = _kept_to(venue, directory, watch)
-        with closing(venue.engine(directory, config)) as engine:
+        # the workers need all processors: a second thread here would only wait for one of them
+        with closing(venue.engine(directory, config)) as engine, one_thread():
             _rounds(Recorder(venue, engine, directory, watch, unsaved))
     finally:
         directory.settle()
