@@ -38,6 +38,7 @@ from tacit.engines.server import Engine, Results
 T = TypeVar("T")
 # requests a worker may have at a time: one it works on and one that waits, so it is never idle
 AHEAD = 2
+HELD = 1 << 20  # bytes that a line holds unread: as many as Linux gives everybody
 
 # A message is a word of four letters and a body. To a worker: the call of an ask, then heads to
 # answer it for.
@@ -58,11 +59,22 @@ def engine(world: World, workers: int, config: Config | None = None) -> Engine:
 
 @dataclass
 class Worker:
-    """A process, the line to it, and what it has been asked and not answered."""
+    """A process, the lines to and from it, and what it has been asked and not answered."""
 
     process: Any
-    line: Connection
+    asks: Connection
+    answers: Connection
     waiting: deque[Head] = field(default_factory=deque)
+
+    @property
+    def ends(self) -> tuple[Connection, Connection]:
+        """This process's ends of the lines."""
+        return self.asks, self.answers
+
+    def close(self) -> None:
+        """Close the lines: a process that hears nobody any more ends."""
+        for end in self.ends:
+            end.close()
 
 
 class Workers(Engine):
@@ -104,22 +116,27 @@ class Workers(Engine):
 
     def _start(self) -> Worker:
         context: Any = mp.get_context("fork" if self.fork else "spawn")
-        ours, theirs = context.Pipe()
-        inherited = [ours, *(w.line for w in self.workers)] if self.fork else []
+        heard, asks = context.Pipe(duplex=False)
+        answers, told = context.Pipe(duplex=False)
+        for line in (asks, told):
+            widen(line)
+        before = [end for w in self.workers for end in w.ends]
+        inherited = [asks, answers, *before] if self.fork else []
         used = {t.fn.__module__ for t in Task.registry.values()} & _of_package()
         modules = [*sorted(used), *own_code.named()]
         process = context.Process(
-            target=work, args=(theirs, inherited, self.world, modules), daemon=True
+            target=work, args=(heard, told, inherited, self.world, modules), daemon=True
         )
         process.start()
-        theirs.close()
-        return Worker(process, ours)
+        heard.close()
+        told.close()
+        return Worker(process, asks, answers)
 
     def _replace(self, dead: Worker, call: bytes) -> Worker:
-        dead.line.close()
+        dead.close()
         dead.process.join()
         fresh = self._start()
-        fresh.line.send_bytes(CALL + call)
+        fresh.asks.send_bytes(CALL + call)
         return fresh
 
     def exchange(self, kind: str, call: bytes, heads: Sequence[Head]) -> Results:
@@ -140,7 +157,7 @@ class Workers(Engine):
         )
         for at, w in enumerate(self.workers):
             try:
-                w.line.send_bytes(CALL + call)
+                w.asks.send_bytes(CALL + call)
             except OSError:  # it died while it had nothing to do
                 self.workers[at] = self._replace(w, call)
 
@@ -150,8 +167,8 @@ class Workers(Engine):
         self._hand_out(todo, word)
         self.catch_up()
         while any(w.waiting for w in self.workers):
-            for line in wait([w.line for w in self.workers if w.waiting]):
-                w = next(w for w in self.workers if w.line is line)
+            for line in wait([w.answers for w in self.workers if w.waiting]):
+                w = next(w for w in self.workers if w.answers is line)
                 answer = self._receive(w, call, todo, failed)
                 self._hand_out(todo, word)
                 if answer is not None:  # opened only now: nobody waits for that
@@ -175,14 +192,14 @@ class Workers(Engine):
                     w.waiting.append(head := todo.popleft())
                     # a worker that has died is noticed when its answer is due
                     with contextlib.suppress(OSError):
-                        w.line.send_bytes(word(head) + pack(head))
+                        w.asks.send_bytes(word(head) + pack(head))
 
     def _receive(
         self, w: Worker, call: bytes, todo: deque[Head], failed: dict[ClientId, str]
     ) -> tuple[ClientId, bytes] | None:
         """Take one answer from a worker, or replace the worker if there is none to come."""
         try:
-            blob = w.line.recv_bytes()
+            blob = w.answers.recv_bytes()
         except (EOFError, OSError):
             self.workers[self.workers.index(w)] = self._replace(w, call)
             failed[w.waiting.popleft().client] = f"its process ended with {w.process.exitcode}"
@@ -194,8 +211,8 @@ class Workers(Engine):
         """End the worker processes."""
         for w in self.workers:
             with contextlib.suppress(OSError):
-                w.line.send_bytes(STOP)
-            w.line.close()
+                w.asks.send_bytes(STOP)
+            w.close()
         for w in self.workers:
             w.process.join(timeout=2)
             if w.process.is_alive():  # in the middle of a task whose result nobody wants
@@ -208,8 +225,23 @@ def _of_package() -> set[str]:
     return {name for name in sys.modules if name.startswith("tacit.")}
 
 
-def work(line: Connection, inherited: list[Connection], world: World, modules: list[str]) -> None:
-    """Answer requests until told to stop, or until the line closes: the parent ended, somehow."""
+def widen(line: Connection) -> None:
+    """Let a line hold a whole message, if the system can: whoever has sent it need not wait."""
+    if sys.platform == "linux":
+        import fcntl  # other systems have none, or not this part of it
+
+        with contextlib.suppress(OSError):  # beyond what this user may have: as it was
+            fcntl.fcntl(line.fileno(), fcntl.F_SETPIPE_SZ, HELD)
+
+
+def work(
+    heard: Connection,
+    told: Connection,
+    inherited: list[Connection],
+    world: World,
+    modules: list[str],
+) -> None:
+    """Answer requests until told to stop, or until a line closes: the parent ended, somehow."""
     for other in inherited:
         other.close()  # else this process would hold the lines of its siblings open
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
@@ -224,7 +256,7 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
     call: Any = None
     while True:
         try:
-            blob = line.recv_bytes()
+            blob = heard.recv_bytes()
             word, body = blob[:4], blob[4:]
             if word == CALL:
                 call = unpack(body, known=True)
@@ -233,6 +265,6 @@ def work(line: Connection, inherited: list[Connection], world: World, modules: l
             elif word == DIE:
                 os._exit(1)
             else:
-                line.send_bytes(world.serve("ask" if word == ASK else "look", unpack(body), call))
+                told.send_bytes(world.serve("ask" if word == ASK else "look", unpack(body), call))
         except (EOFError, OSError):
             return

@@ -400,6 +400,7 @@ class Conv(Layer):
         # both what is copied and what is formed of it
         block = max(1, 2 * BLOCK // (seen[0].numel() + G[:, 0].numel()))
         split = (torch.split(A, block), torch.split(seen, block), torch.split(G, block, 1))
+        found: list[Tensor] = []  # norms, of a row of the kernel after the other
         for right, strip, parts in zip(*split, strict=True):
             left = strip.reshape(len(right), phases, -1, width * channels).transpose(2, 3)
             for k, part in enumerate(parts):
@@ -407,8 +408,9 @@ class Conv(Layer):
                 torch.bmm(
                     left[:, phase, :, first * columns : (first + rows) * columns], right, out=part
                 )
+                found.append(norms_of(part.flatten(1)))  # while it is still in the cache
         G = G.flatten(2)
-        norms = norms_of(G.flatten(0, 1)).view(*G.shape[:2], -1).transpose(0, 1).flatten(1)
+        norms = torch.cat([torch.cat(found[k :: len(G)]) for k in range(len(G))], 1)
         weight = self.module.weight
         by_kernel = (*self.kernel, channels, out)
         return Piece(

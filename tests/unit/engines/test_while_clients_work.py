@@ -1,5 +1,7 @@
 """What a round leaves to do is done while the next clients work, before any of them counts."""
 
+import multiprocessing
+import sys
 from collections import deque
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ import pytest
 
 import tacit
 from tacit.core import FEDERATION, Everyone, Gaussian, Params, Release, Sample, mean
-from tacit.engines.workers import Worker, Workers
+from tacit.engines.workers import HELD, Worker, Workers, widen
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Nobody
 from tacit.local.sgd import SGD, Trains
@@ -83,6 +85,15 @@ def test_work_is_done_where_nobody_can_be_asked(sandbox):
     assert seen == ["done"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much a pipe may hold")
+def test_a_worker_need_not_wait_until_its_answer_is_read():
+    heard, told = multiprocessing.Pipe(duplex=False)
+    with heard, told:
+        widen(told)
+        told.send_bytes(bytes(HELD - 4))  # nobody reads: it would wait for ever
+        assert len(heard.recv_bytes()) == HELD - 4
+
+
 class Line:
     def send_bytes(self, blob):
         pass
@@ -91,7 +102,7 @@ class Line:
 def test_the_last_requests_are_for_whoever_is_free_first():
     """So nobody waits for a client that lies in the queue of another."""
     engine = object.__new__(Workers)  # without processes
-    a, b = engine.workers = [Worker(None, Line()), Worker(None, Line())]
+    a, b = engine.workers = [Worker(None, Line(), Line()), Worker(None, Line(), Line())]
     todo = deque(range(7))
 
     def queues():
