@@ -288,7 +288,7 @@ def test_everything_that_is_built_in_is_found_in_its_files():
     assert {"fedavg", "scaffold", "dafl", "moments", "kd_dpfl", "pate"} <= set(METHODS)
     assert {"iid", "label", "dirichlet-client", "alid", "feature-noise"} <= set(SPLITS)
     assert {"logistic", "dafl-cnn", "resnet18", "vgg16"} <= set(MODELS)
-    assert set(FEATURES) == {"dct", "hog", "colour-hog", "raw"}
+    assert set(FEATURES) == {"dct", "hog", "colour-hog", "scattering", "raw"}
     assert set(MECHANISMS) == {"flat", "layers"}
 
 

@@ -3,7 +3,7 @@
 Fixed functions of one example, the same for everybody, learnt from nobody's data.
 
 Images are floats (n, channels, height, width) in 0..1. Histograms of oriented gradients: Dalal and
-Triggs (2005).
+Triggs (2005). The scattering transform: scattering.py.
 """
 
 from __future__ import annotations
@@ -21,17 +21,28 @@ from tacit.core.registry import Registry
 from tacit.privacy.checks import FAR, LOOKS
 from tacit.privacy.insides import chance, digest
 from tacit.synthesis import encoder_file, timm_encoder
+from tacit.synthesis.scattering import DIRECTIONS, strengths
 
 Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 
 FEATURES: Registry[Callable[[tuple[int, ...]], Encoder]] = Registry(
     "features", group="tacit.features", also=("auto",)
 )  # by name: what makes an encoder for inputs of a shape
-ORDERED = ("hog", "colour-hog", "dct")  # features that come in the order of their frequencies
+ORDERED = (
+    "hog",
+    "colour-hog",
+    "dct",
+    "scattering",
+)  # features that come in the order of their frequencies
 # cells along a side, directions of gradients, cells of mean colours along a side
 CELLS = 6
 BINS = 8
 COLOURS = 3
+# of the scattering transform: cells along a side, numbers that are kept, images at a time (what
+# they need fits into a processor's cache)
+WIDE_CELLS = 4
+KEPT = 640
+FEW = 16
 # what features are multiplied by as inputs of a network, which steps of the usual sizes then suit;
 # a power of two, so that nothing is rounded
 SCALE = 4.0
@@ -136,6 +147,18 @@ def _dct(shape: tuple[int, ...]) -> Encoder:
     return lambda x: unit_rows(dct(x))
 
 
+@FEATURES.register("scattering")
+def _scattering(shape: tuple[int, ...]) -> Encoder:
+    return _few_at_a_time
+
+
+def _few_at_a_time(x: Tensor) -> Tensor:
+    """Return the scattering transform of any number of images; of none, no rows as long."""
+    if not len(x):
+        return scattering(x.new_zeros(1, *x.shape[1:]))[:0]
+    return torch.cat([scattering(few) for few in torch.split(x, FEW)])
+
+
 @FEATURES.register("raw")
 def _raw(shape: tuple[int, ...]) -> Encoder:
     return raw
@@ -169,6 +192,24 @@ def colour_hog(images: Tensor) -> Tensor:
     channels = images.shape[1]
     parts = [(unit_rows(cells), _waves(BINS), _angular(BINS))]
     return _low_first([*parts, (0.4 * unit_rows(colours), _cosines(channels), (0,) * channels)])
+
+
+def scattering(images: Tensor) -> Tensor:
+    """Return the scattering transform, means over cells, in the order of their frequencies.
+
+    Pairs of directions are sorted by the angle between them: each kind goes round a circle.
+    """
+    first, second = (_pool(maps, WIDE_CELLS).clamp_min(0).sqrt() for maps in strengths(images))
+    first, second = unit_rows(first), unit_rows(second)
+    circle = torch.arange(DIRECTIONS)
+    maps = [*first.flatten(1, 2).unbind(1)]
+    maps += [second[:, circle, (circle + turn) % DIRECTIONS] for turn in range(DIRECTIONS)]
+    parts = [(each, _waves(DIRECTIONS), _angular(DIRECTIONS)) for each in maps]
+    channels = images.shape[1]
+    if channels > 1:
+        colours = 0.4 * unit_rows(_pool(images - 0.5, COLOURS))
+        parts.append((colours, _cosines(channels), (0,) * channels))
+    return unit_rows(_low_first(parts)[:, :KEPT])
 
 
 def histograms(images: Tensor) -> Tensor:
