@@ -40,9 +40,9 @@ class Setting:
     # who holds what: iid, label:1, dirichlet:0.5, ... (see `tacit split --help`)
     split: str = "iid"
     clients: int = 10  # number of clients
-    # public features in front of the network: hog, colour-hog, dct, raw, none, a file of `tacit
-    # encode`, or your own encoder as module:function; auto: hog or colour-hog where a method asks
-    # for them, else none
+    # public features in front of the network: hog, colour-hog, scattering, dct, raw, none, a file
+    # of `tacit encode`, or your own encoder as module:function; auto: hog or colour-hog where a
+    # method asks for them, else none
     features: str = "auto"
     # a known network (see `tacit methods`) or your own as file.py:Class; its arguments follow as
     # --model.NAME VALUE
