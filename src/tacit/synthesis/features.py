@@ -41,7 +41,7 @@ COLOURS = 3
 # of the scattering transform: cells along a side, numbers that are kept, images at a time (what
 # they need fits into a processor's cache)
 WIDE_CELLS = 4
-KEPT = 640
+KEPT = 320
 FEW = 16
 # what features are multiplied by as inputs of a network, which steps of the usual sizes then suit;
 # a power of two, so that nothing is rounded
