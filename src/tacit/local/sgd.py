@@ -243,7 +243,7 @@ class SGD:
         while some := list(islice(batches, max(1, LAID_OUT // self.batch))):
             inputs, labels = me.data.batch(np.concatenate(some))
             sizes = [len(rows) for rows in some]
-            yield from zip(inputs.split(sizes), labels.split(sizes), strict=True)
+            yield from zip(torch.split(inputs, sizes), torch.split(labels, sizes), strict=True)
 
     def _private(
         self, me: Client, weights: list[nn.Parameter], loss: Loss | None
