@@ -60,6 +60,8 @@ KINDS = {  # settings under which a method releases something else
         {"send": "gradient"},
     ],
     "pate": [{"labels": "vote"}],
+    "udp": [{"mode": "paper", "discount": 0.5}],
+    "dp_scaffold": [{"mode": "paper", "warm": True}],
 }
 CLIPPED = {"dafl": {"main": "dp-sgd"}}
 

@@ -58,6 +58,16 @@ def test_an_experiment_that_was_accepted_can_be_run(name, tmp_path):
     assert name in policy.words()
 
 
+@pytest.mark.parametrize(
+    ("name", "how"), [("udp", {"discount": 0.5}), ("dp_scaffold", {"warm": True})]
+)
+def test_what_a_paper_does_besides_can_be_run_where_it_was_accepted(name, how, tmp_path):
+    method = replace(small(name, 2), mode="paper", **how)
+    policy = from_experiment(Experiment(method, Setting(model="mlp")), X, 12)
+    for call, round in asked(method, tmp_path):
+        policy.allows(call, round)
+
+
 AT_EPSILON = {
     "fedavg": {"sgd": SGD(batch=100, clip=1.0)},
     "scaffold": {"sgd": SGD(batch=100, clip=1.0)},

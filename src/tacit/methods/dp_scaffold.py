@@ -5,7 +5,7 @@ and may leave the client; the shared model and the variates go up as in `scaffol
 is. Given `sgd.epsilon`, the noise is solved. `paper`: as in the authors' code, each tensor of each
 example's gradient is clipped to the median norm in its batch, which is of fixed size, and gets
 noise 2 sigma C/B with sigma = `sgd.z`. A clip that follows the data bounds nothing: the ledger says
-inf. Left out: the warm start of the variates.
+inf. Its warm start is in dp_scaffold_warm.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from tacit.core import Client, Cohort, Params, Reply, task
 from tacit.local.median_clip import noisy_steps
 from tacit.local.sgd import SGD
 from tacit.methods.dp_scaffold_settings import Settings, claimed_steps
+from tacit.methods.dp_scaffold_warm import Start
 from tacit.methods.scaffold import Scaffold, State, Update, stepped
 
 
 @dataclass(frozen=True)
 class DPScaffold(Settings):
     def init(self, x0: Params) -> State:
-        return State(x0, c=x0.zeros())
+        return Start(x0, c=x0.zeros()) if self.warm else State(x0, c=x0.zeros())
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:
         if self.mode == "certified":
@@ -31,6 +32,9 @@ class DPScaffold(Settings):
             yield from same.run(cohort, s)
             return
         N = len(cohort.everyone)
+        if isinstance(s, Start) and not s.warm:
+            s = s.warmed(cohort, self.sgd)
+            yield s
         for t in range(s.round, self.rounds):
             replies = cohort.ask(train(x=s.x, c=s.c, sgd=self.sgd), self.participants(cohort, t))
             s = stepped(cohort, s, replies, self.server_lr, N)

@@ -13,6 +13,7 @@ from tacit.privacy.mechanisms import ClaimedSteps
 from tacit.privacy.rules import Open
 
 NAME = "dp_scaffold steps"
+WARM = "dp_scaffold warm start"
 WHY = "the clip is the median of the batch's own norms, which bounds no example's part"
 
 
@@ -25,6 +26,9 @@ class Settings(Trains):
     mode: Literal["certified", "paper"] = "certified"
     # local DP-SGD; in paper mode z is the paper's sigma, and clip means nothing
     sgd: SGD = field(default_factory=lambda: SGD(batch=64, clip=1.0, z=1.0))
+    warm: bool = (
+        False  # paper: before the first round everybody sends a variate, at the first model
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,6 +39,8 @@ class Settings(Trains):
         if self.mode == "paper" and (given := self.epsilon or self.sgd.epsilon):
             name = "epsilon" if self.epsilon else "sgd.epsilon"
             raise NotPrivate(f"{name} = {given:g}: means nothing in mode = 'paper'")
+        if self.warm and self.mode == "certified":
+            raise BadInput("warm = True: means nothing in mode = 'certified'")
         self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
 
     @property
@@ -44,11 +50,15 @@ class Settings(Trains):
     def rule(self, client: ClientId, n: int, K: int, delta: float) -> Accounted:
         return Open(NAME, WHY) if self.mode == "paper" else super().rule(client, n, K, delta)
 
+    def first_rule(self, client: ClientId, n: int, delta: float) -> Open | None:
+        return Open(WARM, WHY) if self.warm else None
+
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         if self.mode == "certified":
             return []
         spent = self.claimed(self.rounds, sizes, delta)
         formula = "sqrt(2 q T ln(1/delta)) / sigma, as CUAG-PFL's paper counts it"
+        formula += ", without the warm start" if self.warm else ""
         published = [(f"published, round {self.rounds}", spent[1], formula)] if spent else []
         return [*published, ("certified", math.inf, WHY)]
 
@@ -58,6 +68,6 @@ class Settings(Trains):
         return (z, other_of(z, t, q, delta=delta)) if self.mode == "paper" else None
 
 
-def claimed_steps(me: Client) -> ClaimedSteps:
+def claimed_steps(me: Client, what: str = NAME) -> ClaimedSteps:
     """Return what draws the published noise, and says in the ledger that it proves nothing."""
-    return ClaimedSteps(me, NAME, WHY)
+    return ClaimedSteps(me, what, WHY)

@@ -10,7 +10,7 @@ of gradients; without momentum it is K.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit.core import Client, Cohort, Params, Replies, Reply, check, task
 from tacit.local.sgd import SGD, Trains
@@ -53,7 +53,8 @@ class Update:
 
 def stepped(cohort: Cohort, s: State, replies: Replies[Update], lr: float, N: int) -> State:
     """Return the server's next state; N is the number of clients, asked or not."""
-    return State(
+    return replace(
+        s,
         x=s.x + lr * cohort.mean(r.dy for r in replies),
         c=s.c + (len(replies) / N) * cohort.mean(r.dc for r in replies),
         round=s.round + 1,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tacit.core import Claim, ClientId, Method, Release, Sizes, check
+from tacit.core import BadInput, Claim, ClientId, Method, Release, Sizes, check
 from tacit.local.sgd import SGD
 from tacit.privacy import rules
 from tacit.privacy.claimed import other_of
@@ -15,6 +15,8 @@ from tacit.privacy.gdp import gdp_mu
 NOT_OF_TRAINING = (
     "2 eta C/|D| bounds one full-batch step when one example changes, not a client's training"
 )
+# what clients tell besides, so that rounds can be discounted
+LOSS = rules.Open("udp loss", "a client's training loss is sent as it is, without noise")
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,17 @@ class Settings(Method):
     epsilon: float = 10.0  # what every client spends over all rounds
     clip: float = 1.0  # C, clipping norm: of the update (certified), of each gradient (paper)
     sgd: SGD = field(default_factory=SGD)  # local training
+    # paper: beta, by which T shrinks whenever the training loss has not fallen; 1: never
+    discount: float = 1.0
 
     def __post_init__(self) -> None:
         check.rounds(self.rounds, self.per_round)
         check.number("epsilon", self.epsilon, above=0)
         check.clip("clip", self.clip)
+        check.number("discount", self.discount, above=0, at_most=1)
         self.sgd.refuse_clip()
+        if self.discount < 1 and self.mode == "certified":
+            raise BadInput(f"discount = {self.discount:g}: means nothing in mode = 'certified'")
         if self.mode == "paper":
             self.sgd.refuse_adam("the noise is for steps along gradients")
 
@@ -45,17 +52,26 @@ class Settings(Method):
 
     def rule(
         self, client: ClientId, n: int, K: int, delta: float, q: float = 1.0
-    ) -> rules.AsPublished | EqualShares:
+    ) -> rules.AsPublished | rules.Together | EqualShares:
         """Return how a client sends; q, the share of clients in a round, is for the paper only."""
-        if self.mode == "paper":
-            why = f"claimed eps {self.epsilon:g}, but {NOT_OF_TRAINING}"
-            return rules.AsPublished("udp update", self.sigma(n, q, delta), why)
-        return EqualShares(self.clip, gdp_mu(self.epsilon, delta) ** 2, self.rounds)
+        if self.mode == "certified":
+            return EqualShares(self.clip, gdp_mu(self.epsilon, delta) ** 2, self.rounds)
+        update = self.published(n, q, delta)
+        return rules.Together((LOSS, update)) if self.discount < 1 else update
 
-    def sigma(self, D: int, q: float, delta: float) -> float:
-        """Return the published noise of a client with D examples."""
+    def published(
+        self, n: int, q: float, delta: float, share: float | None = None
+    ) -> rules.AsPublished:
+        """Return how a client sends as published, in a round that spends a share of eps^2."""
+        why = f"claimed eps {self.epsilon:g}, but {NOT_OF_TRAINING}"
+        return rules.AsPublished("udp update", self.sigma(n, q, delta, share), why)
+
+    def sigma(self, D: int, q: float, delta: float, share: float | None = None) -> float:
+        """Return the published noise of a client with D examples; by default T equal shares."""
         moved = 2 * self.sgd.usual_lr * self.clip / D
-        return moved * other_of(self.epsilon, self.rounds, q, delta=delta)
+        if share is None:
+            return moved * other_of(self.epsilon, self.rounds, q, delta=delta)
+        return moved * other_of(self.epsilon, 1, q, delta=delta) / math.sqrt(share)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
         formula = "sd (2 eta C/|D|) sqrt(2 q T ln(1/delta)) / eps on every update"

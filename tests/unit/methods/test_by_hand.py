@@ -31,6 +31,7 @@ from tacit.data.splits import Split
 from tacit.engines.client_host import World
 from tacit.engines.serial import Serial
 from tacit.experiment.drive import drive
+from tacit.local import sgd
 from tacit.local.sgd import SGD
 from tacit.methods import (
     Centralised,
@@ -50,6 +51,8 @@ from tacit.methods.fedavgm import FedAvgM
 from tacit.methods.fedrep import FedRep
 from tacit.methods.mr_mtl import MRMTL
 from tacit.methods.nbafl import NbAFL
+from tacit.methods.udp import UDP
+from tacit.methods.udp_discount import Discounting
 from tacit.privacy import mechanisms
 
 CLOSE = 1e-6
@@ -519,6 +522,59 @@ def test_local_releases_nothing_and_the_others_say_what_they_send(tmp_path):
         assert all(isinstance(event, NonPrivate) for event in events)
 
 
+# ---- UDP's discounting of rounds
+# --------------------------------------------------------------------------------------------------
+
+
+def test_udps_rounds_and_budget_by_hand():
+    """T 10, beta 0.8: each of two rounds has a tenth. The third loss has not fallen: T is 8, and
+    0.7 is left for 5 rounds. The next one rises: ceil(6.4) = 7, and 0.56 for 3 rounds.
+    """
+    s = Discounting(weights(0.0), T=10)
+    shares, rounds = [], []
+    for loss in (2.0, 1.0, 1.0, 1.5):
+        shares.append(s.share)
+        s = s.then(s.x, loss, 0.8)
+        rounds.append(s.T)
+    assert shares == pytest.approx([0.1, 0.1, 0.1, 0.14])
+    assert rounds == [10, 10, 8, 7]
+    assert s.share == pytest.approx(0.56 / 3)
+    while s.round < s.T:  # what is left is spent to the end
+        s = s.then(s.x, s.loss - 1, 0.8)
+    assert (s.round, s.left) == (7, pytest.approx(0.0, abs=1e-12))
+
+
+def test_udp_halves_its_rounds_for_as_long_as_the_loss_rises(tmp_path, monkeypatch):
+    """Noise drives the model away from what its clients want: every loss is above the last.
+
+    T 8, beta 1/2: 8 after the first round, 4 after the second, 2 after the third, and that was one
+    too many. Shares of eps^2: 1/8, 1/8 and, with 3/4 left for two rounds, 3/8.
+    """
+    sds = []
+
+    def noised(draw, values, sd):
+        sds.append(sd)
+        return [v + torch.tensor([[-1.0], [1.0]]) for v in values]
+
+    monkeypatch.setattr(mechanisms, "noised", noised)
+    monkeypatch.setattr(sgd, "check_once", lambda me: None)  # two weights are too few for it
+    method = UDP(mode="paper", rounds=8, discount=0.5, epsilon=2.0, clip=9.0, sgd=SGD(lr=0.1))
+    down = [(1.5, 0), (-1.5, 1)]  # want v to be below 0
+    hand = Hand(tmp_path, down, down)
+    states = hand.run(method)
+    assert [s.T for s in states] == [8, 4, 2, 2, 2, 2, 2, 2]
+    assert states[0].loss == pytest.approx(math.log(2))
+    moved = 2 * 0.1 * 9.0 / 2
+    one = moved * math.sqrt(2 * math.log(1 / hand.engine.delta)) / 2.0
+    by_hand = [one * math.sqrt(8)] * 4 + [one * math.sqrt(8 / 3)] * 2  # two clients
+    assert sds == pytest.approx(by_hand)
+    assert number(states[-1].x) == number(states[2].x)  # nobody was asked any more
+    for what in ("udp loss", "udp update"):
+        lines = [line for line in hand.engine.ledger if line.what == what]
+        assert {(line.owner, line.rounds) for line in lines} == {(i, ((0, 2),)) for i in "01"}
+        assert all(isinstance(line.event, NonPrivate) for line in lines)
+
+
 # ---- DP-SCAFFOLD and NbAFL as published
 # --------------------------------------------------------------------------------------------------
 
@@ -541,6 +597,27 @@ def test_dp_scaffold_as_published_clips_to_the_median_of_a_batch(tmp_path, monke
     lines = [line for line in hand.engine.ledger if line.what == "dp_scaffold steps"]
     assert {line.owner for line in lines} == {"0", "1"}
     assert all(isinstance(line.event, NonPrivate) for line in lines)
+
+
+def test_dp_scaffold_starts_warm_from_everybodys_variates(tmp_path, monkeypatch):
+    """Without noise, at v = 0 and where it stays: as above, g = -1, and 1/2 and -1 clipped.
+
+    c_0 = -1, c_1 = -1/4, c = -5/8 before the first round. In it, g is c_i again, so both go along
+    g - c_i + c = c and end at 5/16. The variates stay: c_i+ = (x - y)/(K lr) - c + c_i = c_i.
+    """
+    monkeypatch.setattr(mechanisms, "noised", lambda draw, values, sd: values)
+    hand = Hand(tmp_path, SMALL, LARGE)
+    local = SGD(lr=0.5, batch=10, clip=9.0, z=1.0)
+    begun, s = hand.run(DPScaffold(mode="paper", warm=True, rounds=1, sgd=local))
+    assert (begun.round, s.round) == (0, 1)
+    assert (number(begun.x), number(begun.c)) == pytest.approx((0, -5 / 8), abs=CLOSE)
+    assert (number(s.x), number(s.c)) == pytest.approx((5 / 16, -5 / 8), abs=CLOSE)
+    assert [number(hand.kept(i)["c"]) for i in "01"] == pytest.approx([-1, -1 / 4], abs=CLOSE)
+    lines = [line for line in hand.engine.ledger if line.what == "dp_scaffold warm start"]
+    assert {line.owner for line in lines} == {"0", "1"}
+    assert all(isinstance(line.event, NonPrivate) for line in lines)
+    with pytest.raises(BadInput, match=r"^warm = True: means nothing in mode = 'certified'"):
+        DPScaffold(warm=True)
 
 
 def test_nbafl_as_published_weighs_clients_by_their_sizes(tmp_path):

@@ -269,6 +269,53 @@ def test_work_is_counted_by_images() -> None:
     )
 
 
+def counted(word: str, **setting: object) -> Work:
+    """Return the work of a method on MNIST with ten clients, evaluated at the end alone."""
+    made = Setting(**{"data": "mnist", "clients": 10, "eval_every": 1000} | setting)
+    work = work_of(Experiment(method_from_spec(word), made))
+    assert work is not None
+    return work
+
+
+END = 10_000 / 3  # one evaluation
+
+
+def test_a_linear_model_of_features_is_counted_as_such() -> None:
+    """LDP-FL by its defaults: 100 rounds, in each one gradient of all 60,000 examples, clipped.
+
+    HOG has 288 numbers. With a network that was named it is DP-SGD on images.
+    """
+    assert counted("ldp_fl") == Work(100 * 60_000 * 5.5 + END, "logistic", (288,), 10, 1024)
+    steps = counted("ldp_fl:sgd.epochs=2", model="dafl-cnn")
+    assert steps == Work(100 * 2 * 60_000 * 1.4 + END, "dafl-cnn", (1, 28, 28), 10)
+
+
+def test_one_gradient_is_one_whatever_the_epochs() -> None:
+    named = counted("ldp_fl:mode=gradient,sgd.epochs=5,rounds=7", model="dafl-cnn")
+    assert named == Work(7 * 60_000 * 1.4 + END, "dafl-cnn", (1, 28, 28), 10)
+    five = counted("ldp_fl:rounds=7,per_round=5,sgd.epochs=5")
+    assert five == Work(7 * 30_000 * 5.5 + END, "logistic", (288,), 10, 1024)
+
+
+def test_what_is_in_closed_form_is_fitted_once() -> None:
+    assert counted("moments") == Work(60_000 + END, "logistic", (288,), 10)
+    assert counted("local:head=gaussian") == Work(60_000 + END, "logistic", (288,), 10)
+    personal = counted("cuag:per_round=2", split="acid:3")
+    assert personal == Work(60_000 + END, "logistic", (288,), 10)
+
+
+def test_samples_of_features_are_counted_and_not_what_they_stand_for() -> None:
+    """DA-FL: half as many samples as examples, dealt out. As published: 9 others' 5 % more.
+
+    GFL: its server alone trains, 10 epochs on 10 times 500 samples, then e^-0.2 times as long.
+    """
+    assert counted("dafl:rounds=4") == Work(4 * 30_000 + END, "mlp", (288,), 10)
+    paper_mode = counted("dafl:mode=paper,rounds=4,gamma=0.05,gan.epochs=3", model="ldp-cnn")
+    assert paper_mode.images == pytest.approx(4 * 60_000 * 1.45 + 3 * 60_000 * 4 + END)
+    gfl = counted("gfl:rounds=2,tau=0.2")
+    assert gfl.images == pytest.approx(10 * 10 * 500 * (1 + math.exp(-0.2)) + END)
+
+
 def test_pages_are_those_of_the_files() -> None:
     """`python docs/reproduction.py` was run after the last change."""
     docs = Path(__file__).parents[3] / "docs"
