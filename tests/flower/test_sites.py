@@ -16,6 +16,7 @@ from tacit import data
 from tacit.apps import keys
 from tacit.apps.coordinator import read_sample_seed
 from tacit.cli.main import call
+from tacit.codec import same
 from tacit.core import Poisson
 from tacit.data.federated import federate
 from tacit.engines.flower import SIZES
@@ -167,6 +168,32 @@ def test_compressed_updates_give_the_same_model(open_hospitals):
 @pytest.mark.timeout(200)
 def test_a_rehearsal_samples_the_same_clients(open_hospitals):
     same_as_a_simulation(open_hospitals, "fedprox", more="per_round = 2", samples="seeded")
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("front", ["hog", "encoder"])
+def test_gaussians_of_public_features_are_shared_over_sites(hospitals, front):
+    """Each site computes the features of its own records, by an encoder's file if it has one."""
+    at, setting = hospitals, 'features = "hog"'
+    flags = {}
+    if front == "encoder":
+        file = at.folder / "public.safetensors"
+        assert call(["encode", "--data", "digits", "--epochs", "1", "--out", str(file)]) == 0
+        setting, flags = f'features = "{file}"', {"features": file}
+    at.join_all(split="acid:3", **flags)
+    experiment = at.experiment("cuag", 1, setting, "epsilon = 8.0")
+    text = experiment.read_text().replace("label:2", "acid:3").replace('model = "mlp"\n', "")
+    experiment.write_text(text)
+    assert at.serve(experiment).wait(timeout=180) == 0, at.log("run")
+    assert call(["run", str(experiment), "--out", str(at.folder / "here")]) == 0
+    (there, _), (here, _) = (RunDir.open(at.folder / f).checkpoint() for f in ("run", "here"))
+    assert here.x  # what all clients together know of the classes
+    assert same(there.x, here.x)
+    lines = [RunDir.open(at.folder / f).ledger() for f in ("run", "here")]
+    told = [{repr(line) for line in each if line.what != "metrics"} for each in lines]
+    assert told[0] == told[1]
+    assert RunDir.open(at.folder / "here").metrics()[-1]["spent"] == pytest.approx(8.0, rel=1e-3)
 
 
 @pytest.mark.flower
