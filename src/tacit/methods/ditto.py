@@ -28,6 +28,10 @@ class Ditto(Trains):
         super().__post_init__()
         check.number("lam", self.lam, at_least=0)
 
+    @property
+    def pull(self) -> float:
+        return self.lam
+
     def init(self, x0: Params) -> State:
         return State(x0)
 
