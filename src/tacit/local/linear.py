@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEPS = 100  # in all rounds together, each on all of a client's examples
 WALK = 16.0  # how far the noise of all steps may move the model: step size times norm of their sum
 FASTEST = 5.0  # the largest step size, times the clipping norm
-STABLE = 0.5  # the largest step size, times what draws models to each other
+STABLE = 0.4  # the largest step size, times what draws models to each other
 
 
 @dataclass(frozen=True)
