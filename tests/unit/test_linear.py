@@ -15,7 +15,6 @@ from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
 from tacit.local.linear import FASTEST, STABLE, STEPS, WALK
 from tacit.local.sgd import SGD
-from tacit.methods.dp_scaffold import DPScaffold
 from tacit.methods.spec import method_from_spec
 from tacit.privacy.gdp import gdp_mu
 
@@ -100,8 +99,6 @@ def test_a_step_has_a_bound():
     assert private("fedavg", epsilon=8.0, sgd=tight).tuned(many).sgd.lr == 10 * FASTEST
     drawn = private("mr_mtl", epsilon=8.0, sgd=tight, lam=0.2).tuned(many)
     assert drawn.sgd.lr == STABLE / 0.2
-    bare = private("fedavg", sgd=replace(tight, z=0.0)).tuned(many)  # clipped, without any noise
-    assert bare.sgd.lr == 10 * FASTEST
 
 
 SAID = st.fixed_dictionaries(
@@ -112,14 +109,13 @@ SAID = st.fixed_dictionaries(
         "batch": st.sampled_from([32, 100]),
         "steps": st.sampled_from([0, 4]),
         "momentum": st.sampled_from([0.0, 0.5]),
-        "z": st.sampled_from([0.0, 2.0]),
     },
 )
 
 
 @given(said=SAID, name=st.sampled_from([*CLIPPED, "dp_scaffold"]))
 def test_what_is_said_stays(said, name):
-    method = private(name, sgd=replace(AUTO, **said))
+    method = private(name, sgd=replace(AUTO, **said), epsilon=1.0)
     chosen = method.tuned(FEATURES)
     assert {key: getattr(chosen.sgd, key) for key in said} == said
     assert "auto" not in (chosen.sgd.lr, chosen.sgd.epochs, chosen.sgd.batch)
@@ -137,7 +133,7 @@ def test_dittos_own_models_are_trained_without_noise_and_without_its_numbers():
     chosen = private("ditto", epsilon=1.0).tuned(FEATURES)
     assert chosen.own == SGD()
     assert chosen.sgd.batch == 400
-    said = private("ditto", sgd=replace(AUTO, lr=0.3, momentum=0.5)).tuned(FEATURES)
+    said = private("ditto", epsilon=1.0, sgd=replace(AUTO, lr=0.3, momentum=0.5)).tuned(FEATURES)
     assert said.own == SGD(lr=0.3, momentum=0.5)
     own = private("ditto", own=SGD(lr=0.7)).tuned(FEATURES).own
     assert own == SGD(lr=0.7)
@@ -152,9 +148,12 @@ def test_a_run_spends_what_was_promised_and_learns(name, tmp_path):
     assert run.accuracy > 0.8
 
 
-def test_dp_scaffolds_usual_noise_counts_where_there_is_no_epsilon():
-    """And with one it does not: the noise follows from it, and the step size from the noise."""
-    known = Known({"0": 10**4}, DELTA, linear=10**4)
-    usual = DPScaffold().tuned(known).sgd
-    said = DPScaffold(epsilon=0.1).tuned(known).sgd
-    assert usual.lr > said.lr
+@pytest.mark.parametrize("name", [*CLIPPED, "dp_scaffold"])
+def test_noise_that_was_given_is_for_the_usual_steps(name):
+    """With all examples in every step it would cost far more than whoever gave it expects."""
+    given = private(name, sgd=replace(AUTO, z=1.0))
+    assert not given.prefers_features
+    sgd = given.tuned(FEATURES).sgd
+    assert (sgd.lr, sgd.epochs, sgd.batch) == (0.05, 1, 64 if name == "dp_scaffold" else 32)
+    of_training = private(name, sgd=replace(AUTO, epsilon=1.0))
+    assert of_training.tuned(FEATURES).sgd.lr == private(name, epsilon=1.0).tuned(FEATURES).sgd.lr

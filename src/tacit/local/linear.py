@@ -30,7 +30,7 @@ class Turns:
     rounds: int
     k: int  # clients whose noise a mean averages
     times: float  # rounds that a client takes part in, on average
-    epsilon: float  # what these may cost; 0: the noise is given
+    epsilon: float  # what these may cost
     pull: float = 0.0  # how strongly a step draws a client's model to another one
 
 
@@ -49,15 +49,13 @@ def step_size(sgd: SGD, known: Known, turns: Turns) -> float:
     """Return the step size at which the noise of all steps moves the model so far, or less."""
     n = max(known.sizes.values())
     steps = max(1, round(turns.times * sgd.private_steps(n)))
-    z = sgd.z
-    if turns.epsilon:
-        z = noise_for(turns.epsilon, steps, sgd.rate(n), delta=known.delta)
+    z = noise_for(turns.epsilon, steps, sgd.rate(n), delta=known.delta)
     sds = [sgd.clip * z / (sgd.rate(m) * m) for m in known.sizes.values()]
     rounds = max(1, turns.rounds) * sgd.private_steps(n)
     noise = noise_in_mean(sds, turns.k, known.linear) * math.sqrt(rounds)
     again = sgd.reach(sgd.private_steps(n)) / sgd.private_steps(n)  # with momentum, more than once
     fastest = min(FASTEST / sgd.clip, STABLE / turns.pull if turns.pull else math.inf)
-    return rounded((min(fastest, WALK / noise) if noise else fastest) / again)
+    return rounded(min(fastest, WALK / noise) / again)
 
 
 def rounded(lr: float) -> float:

@@ -225,6 +225,10 @@ class SGD:
         """Return this with the usual numbers where nothing was said and no rule has chosen any."""
         return replace(self, lr=self.usual_lr, epochs=self.usual_epochs, batch=self.usual_batch)
 
+    def solves(self, epsilon: float) -> bool:
+        """Tell whether noise is solved, from an epsilon of the whole method or of this training."""
+        return self.clip > 0 and (epsilon or self.epsilon) > 0
+
     def tuned(
         self,
         known: Known,
@@ -235,7 +239,10 @@ class SGD:
         alone: bool = False,
         pull: float = 0.0,
     ) -> SGD:
-        """Return this with all that nobody has said: by rules, with a clip and a linear model.
+        """Return this with all that nobody has said, by rules where noise is solved.
+
+        With another network than a linear model of features, or with noise that was given, it is
+        as usual: steps on more examples would cost more than whoever gave the noise expects.
 
         Args:
             known: what is public
@@ -245,7 +252,7 @@ class SGD:
             alone: nobody takes a mean of what clients train
             pull: how strongly a step draws a client's model to another one
         """
-        if not (known.linear and self.clip):
+        if not (known.linear and self.solves(epsilon)):
             return self.as_usual()
         k = per_round or len(known.sizes)
         times = rounds * k / len(known.sizes)
@@ -399,7 +406,7 @@ class Trains(Method[S]):
 
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    # local training; auto is chosen by rules with sgd.clip and a linear model of public features
+    # local training; auto is chosen by rules with a clip, an epsilon and a linear model of features
     sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto"))
     # with sgd.clip: what every client spends over all rounds; 0: as sgd.z or sgd.epsilon say
     epsilon: float = field(default=0.0, kw_only=True)
@@ -417,7 +424,7 @@ class Trains(Method[S]):
 
     @property
     def prefers_features(self) -> bool:
-        return self.sgd.clip > 0
+        return self.sgd.solves(self.epsilon)
 
     @property
     def pull(self) -> float:

@@ -35,7 +35,7 @@ class Centralised(Method[State]):
     goals = GOALS
     can_follow = False  # it needs all data
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
-    # training; auto is chosen by rules with sgd.clip and a linear model of public features
+    # training; auto is chosen by rules with a clip, an epsilon and a linear model of features
     sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto"))
     # with sgd.clip: what an example spends over all rounds; 0: as sgd.z or sgd.epsilon say
     epsilon: float = 0.0
@@ -50,7 +50,7 @@ class Centralised(Method[State]):
 
     @property
     def prefers_features(self) -> bool:
-        return self.sgd.clip > 0
+        return self.sgd.solves(self.epsilon)
 
     def tuned(self, known: Known) -> Self:
         """Choose what nobody has said of training."""

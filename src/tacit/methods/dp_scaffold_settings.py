@@ -25,7 +25,7 @@ class Settings(Trains):
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
     # local DP-SGD; in paper mode z is the paper's sigma, and clip means nothing; auto is chosen by
-    # rules with a linear model of public features; else batch is 64
+    # rules with an epsilon and a linear model of public features; else batch is 64
     sgd: SGD = field(
         default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto", clip=1.0, z=1.0)
     )
@@ -43,10 +43,10 @@ class Settings(Trains):
 
     @property
     def prefers_features(self) -> bool:
-        return self.mode == "certified"
+        return self.mode == "certified" and super().prefers_features
 
     def tuned(self, known: Known) -> Self:
-        if self.mode == "certified" and known.linear:
+        if self.prefers_features and known.linear:
             return super().tuned(known)
         batch = USUAL_BATCH if self.sgd.batch == "auto" else self.sgd.batch
         return replace(self, sgd=replace(self.sgd, batch=batch).as_usual())
