@@ -306,3 +306,23 @@ def test_parts_of_settings_are_held_to_what_was_agreed_of_the_method(tmp_path):
     file.write_text('methods = ["dafl"]\nmodes = ["certified"]\n')
     with pytest.raises(Refused, match="mode = paper: must be certified, as agreed"):
         read_policy(file, X).allows(synthesise(how=Augment(mode="paper"), delta=1e-5))
+
+
+def test_training_that_no_rule_chooses_is_as_it_was_agreed_to():
+    """Nothing of other sites can be a reason for other steps."""
+    policy = from_experiment(Experiment(FedAvg(), Setting(data="digits")), X, 12)
+    policy.allows(train(x=X, sgd=SGD()))
+    for other in ({"lr": 5.0}, {"epochs": 100}, {"batch": 1}):
+        with pytest.raises(Refused, match=next(iter(other))):
+            policy.allows(train(x=X, sgd=SGD(**other)))
+
+
+def test_steps_that_a_rule_chooses_from_all_sizes_may_be_any():
+    method = FedAvg(sgd=replace(FedAvg().sgd, clip=1.0), epsilon=4.0)
+    policy = from_experiment(Experiment(method, Setting(data="digits")), X, 12, linear=True)
+    numbers = sum(v.numel() for v in X.values())
+    many = {"0": 12, "1": 1000}
+    chosen = method.tuned(Known(many, 1e-5, numbers)).solved(many, {"0": 20, "1": 20}, 1e-5)
+    policy.allows(train(x=X, sgd=chosen.sgd))
+    with pytest.raises(Refused, match="clip"):
+        policy.allows(train(x=X, sgd=replace(chosen.sgd, clip=2.0)))

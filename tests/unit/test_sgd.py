@@ -355,6 +355,13 @@ def test_bounded_gradients_are_means_of_clipped_ones():
     assert not y.released
 
 
+def test_a_client_with_fewer_examples_than_a_private_step_asks_for_takes_their_mean():
+    me, x = client(3)
+    private, _ = SGD(lr=0.1, batch=100, clip=1e3, z=0.0).fit(me, x)
+    plain, _ = SGD(lr=0.1, batch=3).fit(me, x)
+    assert (private - plain).norm() < 1e-6
+
+
 # ---- optimisers
 
 

@@ -34,7 +34,7 @@ from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.core.toml import read_toml
 from tacit.experiment.config import Experiment
-from tacit.local.sgd import SGD
+from tacit.local.sgd import SGD, Trains
 from tacit.methods.spec import method_class, name_of, validated
 
 # a setting: the dataclass that has it (None: an argument of a task) and its name
@@ -176,9 +176,11 @@ def from_experiment(
     """
     setting = experiment.setting
     numbers = sum(v.numel() for v in x0.values()) if linear else 0
-    method = experiment.method.tuned(Known({"0": size}, setting.delta, numbers, features or linear))
-    policy = _for_method(experiment.method, x0)
-    policy = _left_open(policy, _for_method(_solved(method, size, setting.delta), x0))
+    known = Known({"0": size}, setting.delta, numbers, features or linear)
+    method = experiment.method.tuned(known)
+    agreed = _for_method(_with_usual(experiment.method, method, known), x0)
+    policy = _left_open(agreed, _for_method(_solved(method, size, setting.delta), x0))
+    policy = _with_words(policy, _for_method(experiment.method, x0))
     values = {**policy.values, (None, "delta"): (setting.delta,)}
     networks = () if setting.model == "auto" else (setting.model,)
     cost = foretold(method, size, setting.delta)
@@ -190,6 +192,21 @@ def from_experiment(
         run_budget=cost,
         delta=setting.delta,
     )
+
+
+def _with_usual(given: Method, tuned: Method, known: Known) -> Method:
+    """Return a method with its training as it is where nothing of it follows from other sites."""
+    if not (isinstance(given, Trains) and isinstance(tuned, Trains)):
+        return given
+    usual = given.tuned(replace(known, linear=0, features=False)).sgd
+    return replace(given, sgd=usual) if usual == tuned.sgd else given
+
+
+def _with_words(policy: Policy, given: Policy) -> Policy:
+    """Return a policy that also takes the word ``auto`` for the usual number in its place."""
+    words = {k: [v for v in seen if v == "auto"] for k, seen in given.values.items()}
+    values = {k: tuple(dict.fromkeys((*v, *words.get(k, ())))) for k, v in policy.values.items()}
+    return replace(policy, values=values)
 
 
 def _solved(method: Method, size: int, delta: float) -> Method:
@@ -355,7 +372,7 @@ def read_policy(file: Path, x0: Params) -> Policy:
 
 
 def _from_file(given: PolicyFile, x0: Params) -> Policy:
-    each = [_for_method(method_class(name)(), x0) for name in given.methods]
+    each = [_for_method(_usual(method_class(name)()), x0) for name in given.methods]
     values: dict[Key, tuple[object, ...]] = {}
     for policy in each:
         for key, seen in policy.values.items():
@@ -378,6 +395,11 @@ def _from_file(given: PolicyFile, x0: Params) -> Policy:
         metrics=given.metrics,
         message=given.message,
     )
+
+
+def _usual(method: Method) -> Method:
+    """Return a method with the usual training, where its own is still to be chosen."""
+    return method.tuned(Known({}, delta=0.0)) if isinstance(method, Trains) else method
 
 
 def _is_number(value: object) -> TypeGuard[float]:

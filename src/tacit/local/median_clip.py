@@ -26,7 +26,7 @@ def noisy_steps(
     """
     n = len(me.data)
     for _ in range(sgd.steps_on(n)):
-        inputs, labels = me.data.batch(me.rng.permutation(n)[: sgd.batch])
+        inputs, labels = me.data.batch(me.rng.permutation(n)[: sgd.usual_batch])
         means, medians = median_clipped(me.model, inputs, labels)
         yield release.noised(means, [2 * sigma * C / len(labels) for C in medians])
 

@@ -19,6 +19,7 @@ from tacit.core import (
     BadInput,
     Client,
     ClientId,
+    Known,
     Method,
     NotPrivate,
     Params,
@@ -35,6 +36,7 @@ from tacit.core import (
 from tacit.core.data import GOALS, Goal, LocalData
 from tacit.core.method import S
 from tacit.local import optimizers, schedules
+from tacit.local.linear import Turns, chosen
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
 from tacit.privacy.insides import Memory
@@ -61,7 +63,7 @@ def mean_loss(goal: Goal) -> Loss:
     return lambda model, inputs, labels: LOSSES[goal](model, inputs, labels).mean()
 
 
-USUAL_LR = 0.05
+USUAL_LR, USUAL_EPOCHS, USUAL_BATCH = 0.05, 1, 32
 NOT_A_SUM = "must be 0; the method's loss is not a sum over examples, so it cannot train privately"
 WITHOUT = "updates are sent without noise; sgd.clip = 1, say, is DP-SGD"
 FOR_CLIENTS = (
@@ -83,8 +85,10 @@ class SGD:
     lr: float | Literal["auto"] = USUAL_LR
     # how a step uses its gradient; adam: step sizes that follow each weight's gradients
     optimizer: optimizers.Name = field(default="sgd", kw_only=True)
-    epochs: int = 1  # passes over the client's data in one round
-    batch: int = 32  # examples per step; the last one may be smaller
+    # passes over the client's data in one round; auto: by the method's rule, or 1
+    epochs: int | Literal["auto"] = 1
+    # examples per step; the last one may be smaller; auto: by the method's rule, or 32
+    batch: int | Literal["auto"] = 32
     momentum: float = 0.0  # heavy-ball, reset at every round
     weight_decay: float = 0.0  # L2 penalty on every parameter
     steps: int = 0  # steps in one round, in place of epochs; 0: as many as the epochs take
@@ -98,8 +102,8 @@ class SGD:
 
     def __post_init__(self) -> None:
         check.number("sgd.lr", self.usual_lr, above=0)
-        check.number("sgd.epochs", self.epochs, at_least=1, whole=True)
-        check.number("sgd.batch", self.batch, at_least=1, whole=True)
+        check.number("sgd.epochs", self.usual_epochs, at_least=1, whole=True)
+        check.number("sgd.batch", self.usual_batch, at_least=1, whole=True)
         check.choice("sgd.optimizer", self.optimizer, ("sgd", "adam"))
         check.number("sgd.momentum", self.momentum, at_least=0, below=1)
         if self.momentum and self.optimizer != "sgd":
@@ -207,6 +211,54 @@ class SGD:
         """The step size of the first round; the usual one where no rule has chosen another."""
         return USUAL_LR if self.lr == "auto" else self.lr
 
+    @property
+    def usual_epochs(self) -> int:
+        """The passes over the data; the usual one where no rule has chosen others."""
+        return USUAL_EPOCHS if self.epochs == "auto" else self.epochs
+
+    @property
+    def usual_batch(self) -> int:
+        """The examples per step; the usual ones where no rule has chosen others."""
+        return USUAL_BATCH if self.batch == "auto" else self.batch
+
+    def as_usual(self) -> SGD:
+        """Return this with the usual numbers where nothing was said and no rule has chosen any."""
+        return replace(self, lr=self.usual_lr, epochs=self.usual_epochs, batch=self.usual_batch)
+
+    def solves(self, epsilon: float) -> bool:
+        """Tell whether noise is solved, from an epsilon of the whole method or of this training."""
+        return self.clip > 0 and (epsilon or self.epsilon) > 0
+
+    def tuned(
+        self,
+        known: Known,
+        rounds: int,
+        epsilon: float,
+        *,
+        per_round: int = 0,
+        alone: bool = False,
+        pull: float = 0.0,
+    ) -> SGD:
+        """Return this with all that nobody has said, by rules where noise is solved.
+
+        With another network than a linear model of features, or with noise that was given, it is
+        as usual: steps on more examples would cost more than whoever gave the noise expects.
+
+        Args:
+            known: what is public
+            rounds: how many there are
+            epsilon: of the whole method; 0: this training has its own, or none
+            per_round: clients that take part in a round; 0: all
+            alone: nobody takes a mean of what clients train
+            pull: how strongly a step draws a client's model to another one
+        """
+        if not (known.linear and self.solves(epsilon)):
+            return self.as_usual()
+        k = per_round or len(known.sizes)
+        times = rounds * k / len(known.sizes)
+        turns = Turns(rounds, 1 if alone else k, times, epsilon or self.epsilon, pull)
+        return chosen(self, known, turns)
+
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""
         factor = schedules.factor(self.schedule, round)
@@ -240,7 +292,7 @@ class SGD:
     def _laid_out(self, me: Client) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield mini-batches; some are laid out at a time, which is quicker than one by one."""
         batches = self.batches(len(me.data), me.rng)
-        while some := list(islice(batches, max(1, LAID_OUT // self.batch))):
+        while some := list(islice(batches, max(1, LAID_OUT // self.usual_batch))):
             inputs, labels = me.data.batch(np.concatenate(some))
             sizes = [len(rows) for rows in some]
             yield from zip(torch.split(inputs, sizes), torch.split(labels, sizes), strict=True)
@@ -257,12 +309,12 @@ class SGD:
             inputs, labels = me.data.batch(rows)
             sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])
-            yield list(torch._foreach_div(noised, float(self.batch)))
+            yield list(torch._foreach_div(noised, float(min(self.usual_batch, len(me.data)))))
         memory.check(me.model)
 
     def rate(self, n: int) -> float:
         """Return the share of ``n`` examples that a step of DP-SGD looks at."""
-        return min(1.0, self.batch / n)
+        return min(1.0, self.usual_batch / n)
 
     def lines(self, client: ClientId, n: int, times: int) -> list[Release]:
         """Return the ledger lines of a client with ``n`` examples after ``times`` rounds."""
@@ -309,22 +361,23 @@ class SGD:
         """Return the number of steps in one round on ``n`` examples."""
         if self.clip:
             return self.private_steps(n)
-        return self.steps or self.epochs * math.ceil(n / self.batch)
+        return self.steps or self.usual_epochs * math.ceil(n / self.usual_batch)
 
     def private_steps(self, n: int) -> int:
         """Return the number of steps of DP-SGD in one round on ``n`` examples."""
-        return self.steps or self.epochs * max(1, round(n / self.batch))
+        return self.steps or self.usual_epochs * max(1, round(n / self.usual_batch))
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the rows of each mini-batch: every example once in each epoch."""
         if self.steps:
-            epochs = -(-self.steps * self.batch // n)
+            epochs = -(-self.steps * self.usual_batch // n)
             yield from islice(replace(self, epochs=epochs, steps=0).batches(n, rng), self.steps)
             return
-        for _ in range(self.epochs):
+        B = self.usual_batch
+        for _ in range(self.usual_epochs):
             order = rng.permutation(n)
-            for start in range(0, n, self.batch):
-                yield order[start : start + self.batch]
+            for start in range(0, n, B):
+                yield order[start : start + B]
 
     def reach(self, steps: int) -> PublicFloat:
         """Return the sum of the weights of ``steps`` gradients in the final point, over ``lr``.
@@ -353,7 +406,8 @@ class Trains(Method[S]):
 
     rounds: int = 20  # communication rounds
     per_round: int = 0  # clients sampled in each round; 0: everyone
-    sgd: SGD = field(default_factory=SGD)  # local training
+    # local training; auto is chosen by rules with a clip, an epsilon and a linear model of features
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto"))
     # with sgd.clip: what every client spends over all rounds; 0: as sgd.z or sgd.epsilon say
     epsilon: float = field(default=0.0, kw_only=True)
 
@@ -367,6 +421,27 @@ class Trains(Method[S]):
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.sgd.solves(self.epsilon)
+
+    @property
+    def pull(self) -> float:
+        """How strongly a step draws a client's model to another one: it bounds the step size."""
+        return 0.0
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said of training."""
+        sgd = self.sgd.tuned(
+            known,
+            self.rounds,
+            self.epsilon,
+            per_round=self.per_round,
+            alone=not self.shares,
+            pull=self.pull,
+        )
+        return replace(self, sgd=sgd)
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         """Return it with the noise multiplier that its epsilon asks for."""

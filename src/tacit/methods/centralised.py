@@ -10,21 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Self
 
-from tacit.core import Accounted, ClientId, Cohort, Everyone, Method, Params, Sizes, Times, check
-from tacit.core.data import GOALS, Goal
+from tacit.core import (
+    Accounted,
+    ClientId,
+    Cohort,
+    Everyone,
+    Known,
+    Method,
+    Params,
+    Sizes,
+    Times,
+    check,
+)
+from tacit.core.data import GOALS
 from tacit.local.sgd import SGD
 from tacit.methods.fedavg import State, train
 
 
 @dataclass(frozen=True)
 class Centralised(Method[State]):
-    pooled: ClassVar[bool] = True
-    goals: ClassVar[tuple[Goal, ...]] = GOALS
-    can_follow: ClassVar[bool] = False  # it needs all data
+    pooled = True
+    goals = GOALS
+    can_follow = False  # it needs all data
     rounds: int = 20  # one round is ``sgd.epochs`` passes over all data
-    sgd: SGD = field(default_factory=SGD)  # training
+    # training; auto is chosen by rules with a clip, an epsilon and a linear model of features
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto"))
     # with sgd.clip: what an example spends over all rounds; 0: as sgd.z or sgd.epsilon say
     epsilon: float = 0.0
 
@@ -35,6 +47,14 @@ class Centralised(Method[State]):
     @property
     def per_example(self) -> bool:
         return self.sgd.clip > 0
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.sgd.solves(self.epsilon)
+
+    def tuned(self, known: Known) -> Self:
+        """Choose what nobody has said of training."""
+        return replace(self, sgd=self.sgd.tuned(known, self.rounds, self.epsilon))
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         return replace(self, sgd=self.sgd.solved(sizes, times, delta, epsilon=self.epsilon))

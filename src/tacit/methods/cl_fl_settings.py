@@ -35,6 +35,10 @@ class Settings(Method):
         check.clip("clip", self.clip)
         self.sgd.refuse_clip()
 
+    @property
+    def prefers_features(self) -> bool:
+        return self.mode == "certified"
+
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         if not self.epsilon:
             return self

@@ -23,7 +23,7 @@ class Settings(Augment, Method):
     rounds: int = 20  # communication rounds of the main phase
     per_round: int = 0  # clients sampled in each round; 0: everyone
     # local training in the main phase; lr auto: 0.5 on samples of public features alone
-    sgd: SGD = field(default_factory=lambda: SGD(lr="auto"))
+    sgd: SGD = field(default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto"))
     # what every client spends in the whole run: with main = dp-sgd half of it on its samples,
     # unless pool_epsilon says how much; 0: as pool_epsilon and sgd say
     epsilon: float = 0.0
@@ -38,8 +38,6 @@ class Settings(Augment, Method):
         shares.check_follows(self.method)
         shares.check_shares(self, self.sgd, self.epsilon, self.unshared)
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
-        if "sgd" in ours:  # with the usual step size, until one is chosen
-            ours["sgd"] = replace(self.sgd, lr=self.sgd.usual_lr)
         object.__setattr__(self, "method", replace(self.method, **ours))
 
     @classmethod
@@ -77,9 +75,11 @@ class Settings(Augment, Method):
         usual = choices.GAMMA if alone else choices.USUAL_GAMMA
         gamma = usual if self.gamma == "auto" else self.gamma
         ours = {name: getattr(self, name) for name in shared_with(self.method)}
+        if isinstance(self.method, Trains):  # its own rules know nothing of samples
+            ours["sgd"] = choices.steps_on_features(self.sgd, alone=alone).as_usual()
         inner = replace(self.method, **ours).tuned(known)
         theirs = ours | {name: getattr(inner, name) for name in ours}
-        theirs["sgd"] = choices.steps_on_features(theirs.get("sgd", self.sgd), alone=alone)
+        theirs["sgd"] = theirs.get("sgd", self.sgd).as_usual()
         return replace(self, gamma=gamma, method=inner, **theirs)
 
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:

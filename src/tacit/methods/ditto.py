@@ -4,25 +4,30 @@ Client k trains the shared w as in FedAvg and sends it; and its own v_k, which n
 F_k(v_k) + lam/2 ||v_k - w||^2. lam = 0 is every client alone. With `sgd.clip` the shared model is
 trained by DP-SGD and the guarantee is about what the server sees; v_k is trained without noise, as
 nobody sees it. Difference from the paper: v_k is trained in the rounds in which the client takes
-part, as in its Algorithm 1, with the settings of the shared model.
+part, as in its Algorithm 1, with `own`, or else as the shared model is usually trained: numbers
+that a rule has chosen for noise are none for training without it.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
-from tacit.core import Call, Client, Cohort, Params, Predictor, Reply, check, task
+from tacit.core import Call, Client, Cohort, Known, Params, Predictor, Reply, check, task
 from tacit.local.sgd import SGD, Trains, network
 from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
-class Ditto(Trains):
+class Drawn(Trains):
+    """Rounds in which clients have models of their own, which are drawn to the shared one."""
+
     goals = ("classes",)
     averages = True
     answers = "personal"
-    lam: float = 0.1  # how strongly a client's own model is drawn to the shared one
+    lam: float = 0.1  # how strongly a client's own model is drawn to the shared one; 0: not at all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,18 +42,44 @@ class Ditto(Trains):
             s = State(x=s.x + cohort.mean((r.dx, r.n) for r in replies), round=t + 1)
             yield s
 
+    @abstractmethod
     def asks(self, s: State) -> Call[Update]:
-        return train(x=s.x, lam=self.lam, sgd=self.sgd)
+        """Return what clients are asked for."""
 
     def predictor(self, me: Client, s: State) -> Predictor:
         return network(me, me.kept.get("own", s.x))
 
 
+AS_SHARED = SGD(lr="auto", epochs="auto", batch="auto")
+
+
+@dataclass(frozen=True)
+class Ditto(Drawn):
+    # training of clients' own models, without noise; unless something is said here it is as sgd
+    # says, or as usual where that is chosen by rules
+    own: SGD = AS_SHARED
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.own.refuse_clip("must be 0; nobody sees a client's own model", "own")
+
+    def tuned(self, known: Known) -> Self:
+        return replace(super().tuned(known), own=self.alone)
+
+    @property
+    def alone(self) -> SGD:
+        """The training of a client's own model."""
+        same = replace(self.sgd, clip=0.0, z=0.0, epsilon=0.0)
+        return (same if self.own == AS_SHARED else self.own).as_usual()
+
+    def asks(self, s: State) -> Call[Update]:
+        return train(x=s.x, lam=self.lam, sgd=self.sgd, own=self.alone)
+
+
 @task
-def train(me: Client, x: Params, lam: float, sgd: SGD) -> Reply[Update]:
-    (own,) = me.rng.spawn(1)  # its own stream: the batches of the shared model stay FedAvg's
+def train(me: Client, x: Params, lam: float, sgd: SGD, own: SGD) -> Reply[Update]:
+    (rng,) = me.rng.spawn(1)  # its own stream: the batches of the shared model stay FedAvg's
     w, _ = sgd.fit(me, x)
-    alone = replace(sgd, clip=0.0, z=0.0, epsilon=0.0)
     v_k: Params = me.kept.get("own", x)
-    v_k, _ = alone.fit(replace(me, rng=own), v_k, grad=lambda g, v: g + lam * (v - x))
+    v_k, _ = own.fit(replace(me, rng=rng), v_k, grad=lambda g, v: g + lam * (v - x))
     return Reply(Update(dx=w - x, n=me.size), keep={"own": v_k})

@@ -29,6 +29,7 @@ class State:
 @dataclass(frozen=True)
 class DPFedAvg(Method[State]):
     protects = ("client", "clients")
+    prefers_features = True
     rounds: int = 20  # communication rounds
     q: float = 0.5  # probability with which each client takes part in a round
     clip: float = 1.0  # bound on a client's update; the first one if adaptive

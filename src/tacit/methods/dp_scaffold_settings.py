@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
-from tacit.core import Accounted, BadInput, Claim, Client, ClientId, NotPrivate, Sizes
+from tacit.core import Accounted, BadInput, Claim, Client, ClientId, Known, NotPrivate, Sizes
 from tacit.local.sgd import SGD, Trains
 from tacit.privacy.claimed import other_of
 from tacit.privacy.mechanisms import ClaimedSteps
 from tacit.privacy.rules import Open
 
+USUAL_BATCH = 64
 NAME = "dp_scaffold steps"
 WARM = "dp_scaffold warm start"
 WHY = "the clip is the median of the batch's own norms, which bounds no example's part"
@@ -24,11 +25,12 @@ class Settings(Trains):
     server_lr: float = 1.0  # the server's step along the mean update
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"
-    # local DP-SGD; in paper mode z is the paper's sigma, and clip means nothing
-    sgd: SGD = field(default_factory=lambda: SGD(batch=64, clip=1.0, z=1.0))
-    warm: bool = (
-        False  # paper: before the first round everybody sends a variate, at the first model
+    # local DP-SGD; in paper mode z is the paper's sigma, and clip means nothing; auto is chosen by
+    # rules with an epsilon and a linear model of public features; else batch is 64
+    sgd: SGD = field(
+        default_factory=lambda: SGD(lr="auto", epochs="auto", batch="auto", clip=1.0, z=1.0)
     )
+    warm: bool = False  # paper: before the first round all send a variate, at the first model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +44,16 @@ class Settings(Trains):
         if self.warm and self.mode == "certified":
             raise BadInput("warm = True: means nothing in mode = 'certified'")
         self.sgd.refuse_adam("a control variate is the mean gradient of the steps")
+
+    @property
+    def prefers_features(self) -> bool:
+        return self.mode == "certified" and super().prefers_features
+
+    def tuned(self, known: Known) -> Self:
+        if self.prefers_features and known.linear:
+            return super().tuned(known)
+        batch = USUAL_BATCH if self.sgd.batch == "auto" else self.sgd.batch
+        return replace(self, sgd=replace(self.sgd, batch=batch).as_usual())
 
     @property
     def per_example(self) -> bool:

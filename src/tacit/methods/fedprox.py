@@ -24,6 +24,10 @@ class FedProx(Trains[State]):
         super().__post_init__()
         check.number("mu", self.mu, at_least=0)
 
+    @property
+    def pull(self) -> float:
+        return self.mu
+
     def init(self, x0: Params) -> State:
         return State(x0)
 

@@ -65,7 +65,7 @@ class Rounds(Sending):
         if not self.gradients or not self.rounds:
             return x
         T, its = self.rounds, self.special
-        at_once = replace(its, epochs=T * its.epochs, steps=T * its.steps)
+        at_once = replace(its, epochs=T * its.usual_epochs, steps=T * its.steps)
         return x + cohort.own(train(x=x, sgd=at_once), c_pub, 0).dx
 
     def special_client(self, cohort: Cohort, x: Params, c_pub: Examples, t: int, N: int) -> Params:

@@ -130,7 +130,7 @@ class Settings(Method):
             return self.sgd.costing(eps, clip=self.C, n=n, times=K, delta=delta)
         if self.how == "paper":
             sd = paper.sigma(self.C, n, self.rounds, q, eps, self.delta_of(client, delta))
-            return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.epochs))
+            return rules.AsPublished("ldp_fl weights", sd, paper.why(eps, self.sgd.usual_epochs))
         if self.how == "update":
             return updates.rule_spending(self.mechanism, UPDATE, self.C, eps, K, delta)
         return self.gradient_rule(client, K, delta)
@@ -141,7 +141,7 @@ class Settings(Method):
         return gradient_rule("ldp_fl gradient", self.C, eps, times, delta, replaced=twice)
 
     def claims(self, sizes: Sizes, delta: float) -> list[Claim]:
-        return paper.published(self.rounds, self.epsilon, self.sgd.epochs, delta)
+        return paper.published(self.rounds, self.epsilon, self.sgd.usual_epochs, delta)
 
     def performance_loss(self, t: int, sizes: Sizes, delta: float) -> float:
         q = (self.per_round or len(sizes)) / len(sizes)

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 from tacit.core import Call, Client, Params, Reply, task
 from tacit.local.sgd import SGD
-from tacit.methods.ditto import Ditto
+from tacit.methods.ditto import Drawn
 from tacit.methods.fedavg import State, Update
 
 
 @dataclass(frozen=True)
-class MRMTL(Ditto):  # the same rounds and the same answers; what clients do is another thing
-    lam: float = 0.1  # how strongly models are drawn to their mean; 0: every client alone
+class MRMTL(Drawn):
+    @property
+    def pull(self) -> float:
+        return self.lam
 
     def asks(self, s: State) -> Call[Update]:
         return train(x=s.x, lam=self.lam, sgd=self.sgd)

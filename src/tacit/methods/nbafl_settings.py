@@ -41,6 +41,10 @@ class Settings(Method):
         check.number("m", self.m, at_least=0, whole=True)
         self.sgd.refuse_clip()
 
+    @property
+    def prefers_features(self) -> bool:
+        return self.mode == "certified"
+
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
         smallest = self.mode == "paper" and not self.m
         return replace(self, m=min(sizes.values())) if smallest else self

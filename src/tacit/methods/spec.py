@@ -56,8 +56,9 @@ def _check_keys(cls: type, raw: Json, where: str) -> None:
     for key, value in raw.items():
         check.choice(f"{where or cls.__name__.lower()} key", key, known)
         default = known[key].default_factory
-        if isinstance(value, dict) and isinstance(default, type) and is_dataclass(default):
-            _check_keys(default, value, f"{where}.{key}".lstrip("."))
+        made = default() if isinstance(value, dict) and callable(default) else known[key].default
+        if isinstance(value, dict) and is_dataclass(made) and not isinstance(made, type):
+            _check_keys(type(made), value, f"{where}.{key}".lstrip("."))
 
 
 def method_class(name: str) -> type[Method]:

@@ -47,6 +47,10 @@ class Settings(Method):
             self.sgd.refuse_adam("the noise is for steps along gradients")
 
     @property
+    def prefers_features(self) -> bool:
+        return self.mode == "certified"
+
+    @property
     def per_example(self) -> bool:
         return self.mode == "paper"
 

@@ -97,7 +97,7 @@ def grown(sgd: SGD, gamma: float, known: Facts) -> dict[ClientId, int]:
     for c, n in known.sizes.items():
         few, most = sgd.private_steps(n), n + math.ceil(2 * gamma * (every - n))
         more = next((m for m in range(n + 1, most + 1) if sgd.private_steps(m) > few), n)
-        if more > n and few <= MANY * sgd.epochs and known.times.get(c, 0):
+        if more > n and few <= MANY * sgd.usual_epochs and known.times.get(c, 0):
             found[c] = more
     return {} if sgd.steps or not sgd.clip else found
 

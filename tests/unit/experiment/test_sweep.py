@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pytest
@@ -52,7 +52,7 @@ def test_a_point_sets_the_field_where_it_belongs_and_nothing_else():
     method, setting = placed(
         raw_method(FedProx(mu=0.3)), Setting(), {"sgd.lr": 0.5, "clients": 7, "rounds": 3}
     )
-    assert method == FedProx(mu=0.3, rounds=3, sgd=FedProx().sgd.__class__(lr=0.5))
+    assert method == FedProx(mu=0.3, rounds=3, sgd=replace(FedProx().sgd, lr=0.5))
     assert setting == Setting(clients=7)
 
 

@@ -381,7 +381,7 @@ def test_local_gaussians_take_no_clip():
     with pytest.raises(BadInput, match=r"sgd.clip = 1"):
         Local(head="gaussian", sgd=SGD(clip=1.0, z=1.0))
     assert Local(head="gaussian").tuned(Known({"0": 9}, DELTA)).rounds == 1
-    assert Local().tuned(Known({"0": 9}, DELTA)) == Local()
+    assert Local().tuned(Known({"0": 9}, DELTA)).rounds == Local().rounds
 
 
 def test_moments_are_shared_once_and_smaller_messages_have_less_of_covariances(sandbox):

@@ -24,7 +24,8 @@ from tacit.methods.spec import as_method, method_from, method_from_spec, spec_of
 from tacit.synthesis.augment import Augment
 from tacit.testing.settings import settings_survive
 
-MIXED = DAFL(method=FedMix(lam=0.3, M=4), rounds=7, sgd=SGD(lr=0.1))
+SLOWER = SGD(lr=0.1, epochs="auto", batch="auto")  # all else is as DA-FL has it
+MIXED = DAFL(method=FedMix(lam=0.3, M=4), rounds=7, sgd=SLOWER)
 
 
 @pytest.mark.parametrize(
