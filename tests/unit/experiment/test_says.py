@@ -65,7 +65,7 @@ def test_a_run_without_an_evaluated_round_has_an_epsilon_and_no_accuracy(stopped
     assert made.epsilon == run.epsilon
     assert made.spent == run.spent
     cells = comparison_table([made]).splitlines()[-1].split()
-    assert cells[1:5] == ["hog", "-", "-", privacy.show_epsilon(run.spent)]
+    assert cells[1:4] == ["-", "-", privacy.show_epsilon(run.spent)]
 
 
 def test_a_finished_run_says_what_its_last_line_says(tmp_path):
