@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_augment_puts_dafl_in_front_of_another_method(capsys):
     )
     out = capsys.readouterr().out
     assert "eps 1 for one example zeroed out against the server" in out
-    assert 'method = "fedprox:rounds=2,mu=0.5"' in Path("made/config.toml").read_text()
+    assert re.search(r'method = "fedprox:rounds=2,.*mu=0.5"', Path("made/config.toml").read_text())
 
 
 def test_a_method_with_a_mode_of_its_own_takes_prefixed_flags(capsys):

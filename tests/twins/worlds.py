@@ -6,6 +6,7 @@ nobody gets to see it: whatever is added up over records lacks exactly what it w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,6 +45,9 @@ class Lacking(LocalData):
         wanted = np.arange(len(self))[rows]
         place = np.cumsum(self.present) - 1
         return super().batch(place[wanted[self.present[wanted]]])
+
+    def batches(self, each: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return map(self.batch, each)  # one by one: a batch may have a row less
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ def test_every_example_once_in_each_epoch(n, batch, sizes):
 @pytest.mark.parametrize("rows", [1, 9, 256])
 def test_how_many_batches_are_laid_out_at_a_time_changes_nothing(rows, monkeypatch):
     """13 examples in batches of 4, three epochs: the last batch of an epoch has one."""
-    monkeypatch.setattr("tacit.local.sgd.LAID_OUT", rows)
+    monkeypatch.setattr("tacit.data.federated.LAID_OUT", rows)
     sgd = SGD(lr=0.1, epochs=3, batch=4)
     me, x = client(model="dafl-cnn", seed=2)
     got, steps = sgd.fit(me, x)

@@ -5,7 +5,7 @@ The classes are in ``tacit.data``; these say what everybody else may rely on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -93,6 +93,10 @@ class LocalData(Protocol):
 
     def batch(self, rows: Rows, /) -> tuple[Tensor, Tensor]:
         """Return inputs, normalised, and labels of some of these examples."""
+        ...
+
+    def batches(self, each: Iterable[IntArray], /) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield one batch for each of several lists of rows."""
         ...
 
     def only(self, rows: IntArray, /) -> LocalData:

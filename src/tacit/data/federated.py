@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from tacit.data.examples import Dataset, Examples, Owners, Pool, union
 from tacit.data.places import Keys, keys, places
 from tacit.data.splits import SPLITS, Split, is_own_split, owner_column, split
 
+LAID_OUT = 256  # rows of batches that are made ready at a time
 WITHOUT_CLASSES = ("iid", "quantity", "feature-noise")  # schemes that look at no class
 
 
@@ -108,6 +109,26 @@ class LocalData:
             # x may be a view of the source
             x = x.mul(factor).sub_(shift).contiguous(memory_format=torch.channels_last)
         return x.to(self.device), y.to(self.device)
+
+    def batches(self, each: Iterable[IntArray]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield one batch for each of several lists of rows.
+
+        Some are laid out at a time, which is quicker than one by one.
+        """
+        lists = iter(each)
+        while some := list(_as_many(lists, LAID_OUT)):
+            x, y = self.batch(np.concatenate(some))
+            sizes = [len(rows) for rows in some]
+            yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)
+
+
+def _as_many(lists: Iterator[IntArray], rows: int) -> Iterator[IntArray]:
+    """Yield the next lists until they have so many rows together."""
+    for one in lists:
+        yield one
+        rows -= len(one)
+        if rows <= 0:
+            return
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,6 @@ from tacit.privacy.losses import LOSSES
 from tacit.privacy.perexample import clipped_sum
 from tacit.privacy.rules import NoisySteps
 
-LAID_OUT = 256  # rows of mini-batches that are made ready at a time
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # (gradient, where we are) -> the direction a method goes instead
 Correction = Callable[[Params, Params], Params]
@@ -286,16 +285,8 @@ class SGD:
             yield list(torch._foreach_div([sums[w] for w in weights], float(len(rows))))
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
-        for inputs, labels in self._laid_out(me):
+        for inputs, labels in me.data.batches(self.batches(len(me.data), me.rng)):
             yield list(torch.autograd.grad(loss(me.model, inputs, labels), weights))
-
-    def _laid_out(self, me: Client) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield mini-batches; some are laid out at a time, which is quicker than one by one."""
-        batches = self.batches(len(me.data), me.rng)
-        while some := list(islice(batches, max(1, LAID_OUT // self.usual_batch))):
-            inputs, labels = me.data.batch(np.concatenate(some))
-            sizes = [len(rows) for rows in some]
-            yield from zip(torch.split(inputs, sizes), torch.split(labels, sizes), strict=True)
 
     def _private(
         self, me: Client, weights: list[nn.Parameter], loss: Loss | None

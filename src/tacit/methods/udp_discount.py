@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit.core import Client, Cohort, Params, Released, Reply, load_params, task
+from tacit.core import Client, Cohort, Params, Reply, load_params, task
 from tacit.local.sgd import mean_loss
 from tacit.methods.fedavg import State
 from tacit.methods.udp_settings import LOSS, Settings
@@ -51,7 +51,7 @@ def discounted(method: Settings, cohort: Cohort, s: Discounting) -> Iterator[Dis
         else:
             call = train(x=s.x, method=method, share=s.share, q=q, delta=cohort.delta)
             replies = cohort.ask(call, method.participants(cohort, t))
-            loss = sum(r.loss.value for r in replies) / len(replies)
+            loss = sum(float(r.loss["loss"]) for r in replies) / len(replies)
             s = s.then(s.x + cohort.mean(r.dx for r in replies), loss, method.discount)
         yield s
 
@@ -59,18 +59,17 @@ def discounted(method: Settings, cohort: Cohort, s: Discounting) -> Iterator[Dis
 @dataclass(frozen=True)
 class Told:
     dx: Params
-    loss: Released[float]
+    loss: Params
 
 
 @task
 def train(
     me: Client, x: Params, method: Settings, share: float, q: float, delta: float
 ) -> Reply[Told]:
-    loss = own_loss(me, x)
-    LOSS.note(me)  # without noise
+    loss = LOSS.send(me, Params(loss=torch.tensor(own_loss(me, x), dtype=torch.float64)))
     y, _ = method.sgd.fit(me, x, bound=method.clip)
     dx = method.published(me.size, q, delta, share).send(me, y - x)
-    return Reply(Told(dx, Released(loss)))
+    return Reply(Told(dx, loss))
 
 
 def own_loss(me: Client, x: Params, at_once: int = 256) -> float:
