@@ -8,15 +8,23 @@ from asking import CHARTER, X, a_site, ask, ledger, refusal
 from sandbox import Sandbox, small
 
 from tacit import privacy
-from tacit.apps.policy import ANYTHING, Refused, from_experiment, read_policy
+from tacit.apps.policy import (
+    ANYTHING,
+    PolicyFile,
+    Refused,
+    _from_file,
+    from_experiment,
+    read_policy,
+)
 from tacit.codec import unpack
 from tacit.core import BadInput, BudgetReached, Known
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.drive import drive
 from tacit.experiment.sites import tally
 from tacit.local.sgd import SGD
-from tacit.methods import METHODS, ldp_fl
-from tacit.methods.dafl import synthesise
+from tacit.methods import METHODS, ditto, ldp_fl
+from tacit.methods.dafl import DAFL, synthesise
+from tacit.methods.ditto import Ditto, Own
 from tacit.methods.fedavg import FedAvg, train
 from tacit.methods.fedmix import share_means
 from tacit.methods.fedprox import FedProx
@@ -326,3 +334,30 @@ def test_steps_that_a_rule_chooses_from_all_sizes_may_be_any():
     policy.allows(train(x=X, sgd=chosen.sgd))
     with pytest.raises(Refused, match="clip"):
         policy.allows(train(x=X, sgd=replace(chosen.sgd, clip=2.0)))
+    with pytest.raises(Refused, match="epochs"):  # work, and no other site's size decides it
+        policy.allows(train(x=X, sgd=replace(chosen.sgd, epochs=10**7)))
+
+
+def test_training_of_ones_own_model_opens_nothing_of_the_shared_one():
+    sgd = SGD(clip=1.0, z=2.0, batch=4)
+    policy = from_experiment(Experiment(Ditto(rounds=3, sgd=sgd), Setting(model="mlp")), X, 12)
+    own = Own(0.05, 1, 4)
+    policy.allows(ditto.train(x=X, lam=0.1, sgd=sgd, own=own))
+    for other in ({"z": 0.5}, {"clip": 0.0, "z": 0.0}, {"lr": 9.0}, {"batch": 32}):
+        with pytest.raises(Refused):
+            policy.allows(ditto.train(x=X, lam=0.1, sgd=replace(sgd, **other), own=own))
+    with pytest.raises(Refused, match="epochs"):
+        policy.allows(ditto.train(x=X, lam=0.1, sgd=sgd, own=replace(own, epochs=10**6)))
+    plain = from_experiment(Experiment(Ditto(rounds=3), Setting(model="mlp")), X, 12)
+    with pytest.raises(Refused, match="lr"):
+        plain.allows(ditto.train(x=X, lam=0.1, sgd=SGD(lr=1e6), own=Own(0.05, 1, 32)))
+
+
+def test_a_policy_file_takes_dafl_with_the_usual_training():
+    policy = _from_file(PolicyFile(["dafl"]), X)
+    policy.allows(train(x=X, sgd=SGD()))
+    with pytest.raises(Refused, match="epochs"):
+        policy.allows(train(x=X, sgd=SGD(epochs=10**6)))
+    agreed = from_experiment(Experiment(DAFL(rounds=3), Setting(model="mlp")), X, 12)
+    with pytest.raises(Refused, match="epochs"):
+        agreed.allows(train(x=X, sgd=SGD(epochs=10**6)))

@@ -15,6 +15,7 @@ from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
 from tacit.local.linear import FASTEST, STABLE, STEPS, WALK
 from tacit.local.sgd import SGD
+from tacit.methods.ditto import Own
 from tacit.methods.spec import method_from_spec
 from tacit.privacy.gdp import gdp_mu
 
@@ -131,12 +132,12 @@ def test_adam_keeps_its_usual_step():
 
 def test_dittos_own_models_are_trained_without_noise_and_without_its_numbers():
     chosen = private("ditto", epsilon=1.0).tuned(FEATURES)
-    assert chosen.own == SGD()
+    assert chosen.own == Own(0.05, 1, 32)
     assert chosen.sgd.batch == 400
     said = private("ditto", epsilon=1.0, sgd=replace(AUTO, lr=0.3, momentum=0.5)).tuned(FEATURES)
-    assert said.own == SGD(lr=0.3, momentum=0.5)
-    own = private("ditto", own=SGD(lr=0.7)).tuned(FEATURES).own
-    assert own == SGD(lr=0.7)
+    assert said.own.beside(said.sgd) == SGD(lr=0.3, momentum=0.5)
+    own = private("ditto", own=Own(lr=0.7)).tuned(FEATURES).own
+    assert own == Own(0.7, 1, 32)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "dp_scaffold", "fednova", "mr_mtl"])

@@ -34,9 +34,10 @@ from tacit.core.registry import names_code
 from tacit.core.schema import leaves
 from tacit.core.toml import read_toml
 from tacit.experiment.config import Experiment
-from tacit.local.sgd import SGD, Trains
+from tacit.local.sgd import SGD
 from tacit.methods.spec import method_class, name_of, validated
 
+SAID = ("lr", "batch")  # of training: what a rule may choose from what other sites say
 # a setting: the dataclass that has it (None: an argument of a task) and its name
 Key = tuple[type | None, str]
 Bounds = tuple[float, float]
@@ -195,11 +196,23 @@ def from_experiment(
 
 
 def _with_usual(given: Method, tuned: Method, known: Known) -> Method:
-    """Return a method with its training as it is where nothing of it follows from other sites."""
-    if not (isinstance(given, Trains) and isinstance(tuned, Trains)):
+    """Return a method with all in place of ``auto`` that does not follow from other sites."""
+    usual = given.tuned(replace(known, linear=0, features=False))
+    if usual == tuned:
+        return usual
+    first, plain, chosen = (_training(m) for m in (given, usual, tuned))
+    if first is None or plain is None or chosen is None:
         return given
-    usual = given.tuned(replace(known, linear=0, features=False)).sgd
-    return replace(given, sgd=usual) if usual == tuned.sgd else given
+    # passes over the data are work, and follow from the rounds alone
+    named: Json = {"epochs": chosen.usual_epochs}
+    named |= {n: getattr(plain, n) for n in SAID if getattr(plain, n) == getattr(chosen, n)}
+    return replace(given, **{"sgd": replace(first, **named)})
+
+
+def _training(method: Method) -> SGD | None:
+    """Return how a method's clients train, if it has such a setting."""
+    found = vars(method).get("sgd")
+    return found if isinstance(found, SGD) else None
 
 
 def _with_words(policy: Policy, given: Policy) -> Policy:
@@ -399,7 +412,7 @@ def _from_file(given: PolicyFile, x0: Params) -> Policy:
 
 def _usual(method: Method) -> Method:
     """Return a method with the usual training, where its own is still to be chosen."""
-    return method.tuned(Known({}, delta=0.0)) if isinstance(method, Trains) else method
+    return method if _training(method) is None else method.tuned(Known({}, delta=0.0))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -19,7 +19,7 @@ from tacit.data.examples import Dataset, Examples, Owners, Pool, union
 from tacit.data.places import Keys, keys, places
 from tacit.data.splits import SPLITS, Split, is_own_split, owner_column, split
 
-LAID_OUT = 256  # rows of batches that are made ready at a time
+LAID_OUT = 1 << 18  # numbers of batches that are made ready at a time
 WITHOUT_CLASSES = ("iid", "quantity", "feature-noise")  # schemes that look at no class
 
 
@@ -116,7 +116,8 @@ class LocalData:
         Some are laid out at a time, which is quicker than one by one.
         """
         lists = iter(each)
-        while some := list(_as_many(lists, LAID_OUT)):
+        rows = LAID_OUT // max(1, self.source.x[:1].numel())
+        while some := list(_as_many(lists, rows)):
             x, y = self.batch(np.concatenate(some))
             sizes = [len(rows) for rows in some]
             yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, Self
 
 from tacit.core import Call, Client, Cohort, Known, Params, Predictor, Reply, check, task
 from tacit.local.sgd import SGD, Trains, network
@@ -50,36 +50,45 @@ class Drawn(Trains):
         return network(me, me.kept.get("own", s.x))
 
 
-AS_SHARED = SGD(lr="auto", epochs="auto", batch="auto")
+@dataclass(frozen=True)
+class Own:
+    """Training of clients' own models, without noise; auto: as the shared one, or as usual."""
+
+    lr: float | Literal["auto"] = "auto"  # step size
+    epochs: int | Literal["auto"] = "auto"  # passes over the client's data in one round
+    batch: int | Literal["auto"] = "auto"  # examples per step
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "epochs", "batch"):
+            if (value := getattr(self, name)) != "auto":
+                check.number(f"own.{name}", value, above=0, whole=name != "lr")
+
+    def beside(self, sgd: SGD) -> SGD:
+        """Return the training of a client's own model, given that of the shared one."""
+        said = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != "auto"}
+        return replace(sgd, clip=0.0, z=0.0, epsilon=0.0, **said).as_usual()
 
 
 @dataclass(frozen=True)
 class Ditto(Drawn):
     # training of clients' own models, without noise; unless something is said here it is as sgd
     # says, or as usual where that is chosen by rules
-    own: SGD = AS_SHARED
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.own.refuse_clip("must be 0; nobody sees a client's own model", "own")
+    own: Own = field(default_factory=Own)
 
     def tuned(self, known: Known) -> Self:
-        return replace(super().tuned(known), own=self.alone)
-
-    @property
-    def alone(self) -> SGD:
-        """The training of a client's own model."""
-        same = replace(self.sgd, clip=0.0, z=0.0, epsilon=0.0)
-        return (same if self.own == AS_SHARED else self.own).as_usual()
+        alone = self.own.beside(self.sgd)  # before any rule chooses numbers for noise
+        own = Own(alone.usual_lr, alone.usual_epochs, alone.usual_batch)
+        return replace(super().tuned(known), own=own)
 
     def asks(self, s: State) -> Call[Update]:
-        return train(x=s.x, lam=self.lam, sgd=self.sgd, own=self.alone)
+        return train(x=s.x, lam=self.lam, sgd=self.sgd, own=self.own)
 
 
 @task
-def train(me: Client, x: Params, lam: float, sgd: SGD, own: SGD) -> Reply[Update]:
+def train(me: Client, x: Params, lam: float, sgd: SGD, own: Own) -> Reply[Update]:
     (rng,) = me.rng.spawn(1)  # its own stream: the batches of the shared model stay FedAvg's
     w, _ = sgd.fit(me, x)
     v_k: Params = me.kept.get("own", x)
-    v_k, _ = own.fit(replace(me, rng=rng), v_k, grad=lambda g, v: g + lam * (v - x))
+    alone = own.beside(sgd)
+    v_k, _ = alone.fit(replace(me, rng=rng), v_k, grad=lambda g, v: g + lam * (v - x))
     return Reply(Update(dx=w - x, n=me.size), keep={"own": v_k})

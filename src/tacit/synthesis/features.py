@@ -43,6 +43,7 @@ COLOURS = 3
 WIDE_CELLS = 4
 KEPT = 320
 FEW = 16
+ROUNDING = 1e-4  # what rounding may leave of no waves at all in a cell: it must not count as waves
 # what features are multiplied by as inputs of a network, which steps of the usual sizes then suit;
 # a power of two, so that nothing is rounded
 SCALE = 4.0
@@ -154,6 +155,8 @@ def _scattering(shape: tuple[int, ...]) -> Encoder:
 
 def _few_at_a_time(x: Tensor) -> Tensor:
     """Return the scattering transform of any number of images; of none, no rows as long."""
+    if torch.compiler.is_compiling():  # where a model is followed to be exported, for any number
+        return scattering(x)
     if not len(x):
         return scattering(x.new_zeros(1, *x.shape[1:]))[:0]
     return torch.cat([scattering(few) for few in torch.split(x, FEW)])
@@ -199,7 +202,8 @@ def scattering(images: Tensor) -> Tensor:
 
     Pairs of directions are sorted by the angle between them: each kind goes round a circle.
     """
-    first, second = (_pool(maps, WIDE_CELLS).clamp_min(0).sqrt() for maps in strengths(images))
+    cells = (_pool(maps, WIDE_CELLS) for maps in strengths(images))
+    first, second = ((each - ROUNDING).clamp_min(0).sqrt() for each in cells)
     first, second = unit_rows(first), unit_rows(second)
     circle = torch.arange(DIRECTIONS)
     maps = [*first.flatten(1, 2).unbind(1)]

@@ -27,6 +27,13 @@ def test_a_wavelet_does_not_see_what_is_constant():
     assert second.max() < 1e-6
 
 
+@pytest.mark.parametrize("shape", [(1, 32, 32), (1, 30, 30), (1, 28, 28)])
+def test_rounding_is_not_taken_for_waves(shape):
+    """What is left of a flat image in single precision must not be scaled up to norm 1."""
+    flat = torch.stack([torch.full(shape, level) for level in (0.37, 0.38)])
+    assert encoder("scattering", shape)(flat).abs().max() == 0
+
+
 def test_it_is_the_absolute_value_of_a_convolution():
     """One number of it, summed over the whole padded image by hand."""
     image = some(1)
