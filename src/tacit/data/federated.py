@@ -113,7 +113,7 @@ class LocalData:
     def batches(self, each: Iterable[IntArray]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield one batch for each of several lists of rows.
 
-        Some are laid out at a time, which is quicker than one by one.
+        Some are laid out at a time, with fewer calls than one by one.
         """
         lists = iter(each)
         rows = LAID_OUT // max(1, self.source.x[:1].numel())

@@ -28,12 +28,8 @@ Encoder = Callable[[Tensor], Tensor]  # inputs (n, ...) -> features (n, k)
 FEATURES: Registry[Callable[[tuple[int, ...]], Encoder]] = Registry(
     "features", group="tacit.features", also=("auto",)
 )  # by name: what makes an encoder for inputs of a shape
-ORDERED = (
-    "hog",
-    "colour-hog",
-    "dct",
-    "scattering",
-)  # features that come in the order of their frequencies
+# features that come in the order of their frequencies
+ORDERED = ("hog", "colour-hog", "dct", "scattering")
 # cells along a side, directions of gradients, cells of mean colours along a side
 CELLS = 6
 BINS = 8
