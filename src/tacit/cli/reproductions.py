@@ -16,7 +16,7 @@ from tacit.cli.runs import resumable
 from tacit.cli.tracking import watcher
 from tacit.core import check
 from tacit.experiment.config import to_toml
-from tacit.experiment.reproduce import RUNS, Reproduction, chosen, experiments_of, item_of
+from tacit.experiment.reproduce import RUNS, Reproduction, able, chosen, experiments_of, item_of
 from tacit.experiment.work import seconds_of, work_of
 from tacit.papers.measured import Measured, results_of
 from tacit.papers.published import Cell, Item, Paper, Scale, paper, papers
@@ -98,7 +98,9 @@ def reproduce(args: Sequence[str]) -> None:
         print("\n".join(map(str, _files(paper(key), cells, given.scale, given.files))))
         return
     machine = {"workers": given.workers, "precision": given.precision}
-    work = Reproduction(paper(key), name, cells, given.scale, given.repeats, given.out, machine)
+    work = Reproduction(
+        paper(key), name, able(cells), given.scale, given.repeats, given.out, machine
+    )
     with resumable(given.out, exists=True), watcher(given.item) as watch:
         measured = work.conduct(watch)
     _show(work, item, measured)

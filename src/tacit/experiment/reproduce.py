@@ -113,6 +113,11 @@ def chosen(item: Item, only: Sequence[str]) -> list[Cell]:
     return found
 
 
+def able(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that can run; if none can, all: whoever asks for them may have the data."""
+    return [c for c in cells if not c.why] or list(cells)
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """Some cells of a table or a figure, at one scale, in a folder."""

@@ -10,7 +10,7 @@ import pytest
 from tacit.core import Known
 from tacit.experiment import reproduce
 from tacit.experiment.config import Experiment, Setting
-from tacit.experiment.reproduce import Reproduction, chosen, experiments_of, folder_name
+from tacit.experiment.reproduce import Reproduction, able, chosen, experiments_of, folder_name
 from tacit.experiment.result import Run
 from tacit.experiment.work import Work, seconds_of, work_of
 from tacit.methods.spec import method_from_spec
@@ -90,6 +90,18 @@ def test_a_cell_has_rules_columns_its_own_word_and_the_reduction_in_turn(made_up
     assert {e.setting.noise for e in full} == {"seeded"}
     own = reproduce.method_of("fedavg:rounds=9", {"rounds": 2, "no.such": 1}, {"sgd.batch": 7})
     assert own == method_from_spec("fedavg:rounds=9,sgd.batch=7")
+
+
+def test_what_cannot_run_is_left_out_unless_nothing_else_was_asked_for() -> None:
+    table = paper("dafl").items["table3"]
+    asked = chosen(table, ("scaffold",))
+    left = able(asked)
+    assert {c.key for c in asked} - {c.key for c in left} == {
+        "svhn/1-label/scaffold",
+        "svhn/2-label/scaffold",
+    }
+    svhn = chosen(table, ("svhn",))
+    assert able(svhn) == svhn
 
 
 def test_of_several_methods_the_best_is_taken(done: tuple[Path, list[Measured]]) -> None:
