@@ -228,7 +228,7 @@ def test_blocks_change_nothing(monkeypatch, numbers):
 
 def test_micro_batches_follow_the_size_of_the_convolutions():
     layer = nn.Conv2d(64, 64, 5, bias=False)
-    assert micro_batch(nn.Linear(3000, 3000)) == 256
+    assert micro_batch(nn.Sequential(nn.Linear(3000, 3000), nn.Linear(3000, 10))) == 256
     assert micro_batch(layer) == 64
     assert micro_batch(nn.Sequential(*(nn.Conv2d(64, 64, 5) for _ in range(4)))) == 32
     assert micro_batch(layer.requires_grad_(False)) == 256
@@ -260,6 +260,22 @@ def test_gram_form_does_not_pass_the_clip_where_positions_cancel(apart):
     for i in range(8):
         total, _ = clipped_sum(model, product, x[i : i + 1], y[i : i + 1], clip)
         assert total[model.weight].double().norm() <= clip * (1 + 1e-5)
+
+
+def test_a_linear_model_takes_as_many_examples_as_fill_the_same_memory():
+    hog = nn.Sequential(nn.Flatten(), nn.Linear(288, 10))
+    assert micro_batch(hog) == micro_batch(hog[1]) == 4096  # 1.2 million numbers, 4.9 MB
+    assert micro_batch(nn.Linear(3000, 3000)) == 1024
+    assert micro_batch(nn.Linear(1 << 20, 10)) == 256
+    # what a network of somebody's own does with its only layer nobody knows
+    assert micro_batch(nn.Sequential(nn.Sequential(nn.Linear(288, 10)))) == 256
+
+
+def test_more_examples_than_fit_at_a_time_are_clipped_one_by_one():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 3))
+    x, y = torch.randn(5000, 20), torch.arange(5000) % 3
+    assert micro_batch(model) < len(x)
+    assert_agree(model, per_example_loss, x, y, micro=None)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3, 64])

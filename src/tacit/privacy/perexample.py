@@ -738,20 +738,35 @@ def micro_batch(model: nn.Module) -> int:
     """Return how many examples to take at a time."""
     if is_slow(model):
         return examples_at_once(model)
-    return at_a_time(p for p in model.parameters() if p.requires_grad)
+    return at_a_time(model, [p for p in model.parameters() if p.requires_grad])
 
 
-def at_a_time(trained: Iterable[nn.Parameter]) -> int:
+def at_a_time(model: nn.Module, trained: Iterable[nn.Parameter]) -> int:
     """Return how many examples to take at a time, where there is a fast path.
 
     A power of 2, 32 to 256, so that the G_i fill about 32 MB (a cache).
 
     Those of linear layers and of large convolutions, which see few positions, are not formed as a
-    rule.
+    rule. Of a linear model nothing is held but inputs and scores: up to 4096, in the same memory.
     """
+    if alone := linear_alone(model):
+        return _power_of_2(alone.in_features + alone.out_features, 8, 12)
     sizes = [p.numel() for p in trained if p.dim() > 2]
-    numbers = sum(size for size in sizes if size < 1 << 17)
-    return 1 << min(8, max(5, round(23 - math.log2(max(1, numbers)))))
+    return _power_of_2(sum(size for size in sizes if size < 1 << 17), 5, 8)
+
+
+def _power_of_2(numbers: int, least: int, most: int) -> int:
+    """Return how many examples of so many numbers fill about 32 MB."""
+    return 1 << min(most, max(least, round(23 - math.log2(max(1, numbers)))))
+
+
+def linear_alone(model: nn.Module) -> nn.Linear | None:
+    """Return the one layer of a network that is nothing but it, flattened inputs perhaps."""
+    layers = list(model) if type(model) is nn.Sequential else [model]
+    if layers and type(layers[0]) is nn.Flatten:
+        del layers[0]
+    only = layers[0] if len(layers) == 1 else None
+    return only if type(only) is nn.Linear else None
 
 
 def clipped_sum(
@@ -776,7 +791,7 @@ def clipped_sum(
     layers = dict(trained_layers(model))
     slow = any_slow(layers.values())
     total = {p: torch.zeros_like(p) for p in named.values() if p.requires_grad}
-    micro = micro or (examples_at_once(model) if slow else at_a_time(total))
+    micro = micro or (examples_at_once(model) if slow else at_a_time(model, total))
     norms = [torch.zeros(0, device=inputs.device)]
     notes = Notes(named, rows, slowly=partial(gradients, model, loss) if slow else None)
     with without_grads(named.values()) if slow else tapped(notes, layers):
