@@ -81,11 +81,14 @@ def test_the_step_size_by_hand():
     """The noise of all steps, in the mean of two clients, moves the model so far."""
     sgd = private("fedavg", epsilon=1.0).tuned(FEATURES).sgd
     z = math.sqrt(STEPS) / gdp_mu(1.0, DELTA)
+    one = math.hypot(z, z) / 500 * math.sqrt(50)  # in the mean over all 500 examples
+    assert sgd.lr * one * math.sqrt(STEPS) == pytest.approx(WALK, rel=1e-3)
+    even = private("scaffold", epsilon=1.0).tuned(FEATURES).sgd  # both count alike
     first, second = z / 100, z / 400
     one = math.hypot(first / 2, second / 2) * math.sqrt(50)
-    assert sgd.lr * one * math.sqrt(STEPS) == pytest.approx(WALK, rel=1e-3)
+    assert even.lr * one * math.sqrt(STEPS) == pytest.approx(WALK, rel=1e-3)
     alone = private("local", epsilon=1.0).tuned(FEATURES).sgd  # nobody averages any noise away
-    assert alone.lr == pytest.approx(sgd.lr / math.sqrt(2), rel=1e-3)
+    assert alone.lr == pytest.approx(even.lr / math.sqrt(2), rel=1e-3)
     again = private("fedavg", epsilon=1.0, sgd=replace(AUTO, momentum=0.9)).tuned(FEATURES).sgd
     assert again.lr * again.reach(5) == pytest.approx(sgd.lr * 5, rel=1e-3)
 

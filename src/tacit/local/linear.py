@@ -7,7 +7,7 @@ docs/methods/fedavg.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class Turns:
     times: float  # rounds that a client takes part in, on average
     epsilon: float  # what these may cost
     pull: float = 0.0  # how strongly a step draws a client's model to another one
+    by_size: bool = False  # the mean counts a client by its examples
 
 
 def chosen(sgd: SGD, known: Known, turns: Turns) -> SGD:
@@ -52,7 +53,8 @@ def step_size(sgd: SGD, known: Known, turns: Turns) -> float:
     z = noise_for(turns.epsilon, steps, sgd.rate(n), delta=known.delta)
     sds = [sgd.clip * z / (sgd.rate(m) * m) for m in known.sizes.values()]
     rounds = max(1, turns.rounds) * sgd.private_steps(n)
-    noise = noise_in_mean(sds, turns.k, known.linear) * math.sqrt(rounds)
+    by = known.sizes.values() if turns.by_size else ()
+    noise = noise_in_mean(sds, turns.k, known.linear, by) * math.sqrt(rounds)
     again = sgd.reach(sgd.private_steps(n)) / sgd.private_steps(n)  # with momentum, more than once
     fastest = min(FASTEST / sgd.clip, STABLE / turns.pull if turns.pull else math.inf)
     return rounded(min(fastest, WALK / noise) / again)
@@ -67,12 +69,18 @@ def rounded(lr: float) -> float:
     return float(f"{lr:.4g}")
 
 
-def noise_in_mean(sds: Sequence[float], k: int, numbers: int) -> float:
+def noise_in_mean(sds: Sequence[float], k: int, numbers: int, by: Collection[int] = ()) -> float:
     """Return the norm of the noise in the mean of k clients' gradients, whoever they are.
+
+    >>> noise_in_mean([4.0, 1.0], k=2, numbers=2, by=[100, 400])  # 1.6 of each counts
+    1.6
 
     Args:
         sds: of the noise on each number of a client's own mean gradient, of all clients
         k: how many of them take part in a round
         numbers: in the model
+        by: their sizes, if the mean counts them by size
     """
-    return math.sqrt(sum(sd**2 for sd in sds) / len(sds) / k * numbers)
+    usual = sum(by) / len(sds)
+    counted = [sd * n / usual for sd, n in zip(sds, by, strict=True)] if by else sds
+    return math.sqrt(sum(sd**2 for sd in counted) / len(sds) / k * numbers)

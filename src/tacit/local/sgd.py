@@ -237,6 +237,7 @@ class SGD:
         per_round: int = 0,
         alone: bool = False,
         pull: float = 0.0,
+        by_size: bool = False,
     ) -> SGD:
         """Return this with all that nobody has said, by rules where noise is solved.
 
@@ -250,13 +251,15 @@ class SGD:
             per_round: clients that take part in a round; 0: all
             alone: nobody takes a mean of what clients train
             pull: how strongly a step draws a client's model to another one
+            by_size: the mean of what clients train counts each by its examples
         """
         if not (known.linear and self.solves(epsilon)):
             return self.as_usual()
         k = per_round or len(known.sizes)
         times = rounds * k / len(known.sizes)
-        turns = Turns(rounds, 1 if alone else k, times, epsilon or self.epsilon, pull)
-        return chosen(self, known, turns)
+        averaged, weighted = (1, False) if alone else (k, by_size)
+        cost = epsilon or self.epsilon
+        return chosen(self, known, Turns(rounds, averaged, times, cost, pull, weighted))
 
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""
@@ -297,7 +300,9 @@ class SGD:
         memory = Memory.of(me.model)
         release = self.noisy_steps(len(me.data)).begin(me)
         for rows in release.samples(len(me.data)):
-            inputs, labels = me.data.batch(rows)
+            # a sample of everybody is in order: nothing has to be copied
+            whole = len(rows) == len(me.data)
+            inputs, labels = me.data.batch(slice(None) if whole else rows)
             sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])
             yield list(torch._foreach_div(noised, float(min(self.usual_batch, len(me.data)))))
@@ -408,6 +413,7 @@ class Trains(Method[S]):
 
     goals: ClassVar[tuple[Goal, ...]] = GOALS
     without_clip: ClassVar[str] = WITHOUT
+    by_size: ClassVar[bool] = True  # its mean counts a client by its examples
 
     @property
     def per_example(self) -> bool:
@@ -431,6 +437,7 @@ class Trains(Method[S]):
             per_round=self.per_round,
             alone=not self.shares,
             pull=self.pull,
+            by_size=self.by_size,
         )
         return replace(self, sgd=sgd)
 

@@ -10,6 +10,9 @@ of a client:
 - `update`: the whole update clipped to C, noise 2C sqrt(K)/mu: protects the client, not only the
   example. Each client may have its own eps (`epsilons`, dealt out in turn) and, in paper mode,
   its own delta (`deltas`).
+
+The paper's mean is plain. Weighted by size (`weights`), a mean of gradients is that of all records,
+and a client with few, whose own mean is noise, harms nobody.
 """
 
 from __future__ import annotations
@@ -17,11 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, Reply, task
+from tacit.core import Client, Cohort, Params, PublicInt, Reply, task
 from tacit.local.gradients import private_step
 from tacit.local.sgd import SGD
-from tacit.methods.dp_fedavg import Update
-from tacit.methods.fedavg import Moving, State
+from tacit.methods.fedavg import Moving, State, Update
 from tacit.methods.ldp_fl_settings import Settings
 from tacit.privacy.rules import Noised
 
@@ -38,21 +40,26 @@ class LDPFL(Settings):
         for t in range(s.round, self.rounds):
             call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
             replies = cohort.ask(call, self.participants(cohort, t))
-            s = s.after(cohort.mean(r.dx for r in replies), self.server_momentum)
+            s = s.after(cohort.mean((r.dx, r.n) for r in replies), self.server_momentum)
             yield s
 
 
 @task
 def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) -> Reply[Update]:
+    n = me.size if method.weights == "size" else PublicInt(1)
+    return Reply(Update(update(me, x, method, K, q, delta), n))
+
+
+def update(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) -> Params:
     sgd = method.sgd
     rule = method.rule(me.id, me.size, K, delta, q)
     if isinstance(rule, SGD):  # every step is released
         y, _ = rule.fit(me, x)
-        return Reply(Update(y - x))
+        return y - x
     if isinstance(rule, Noised):  # one gradient
-        return Reply(Update(private_step(me, x, rule, sgd)))
+        return private_step(me, x, rule, sgd)
     if method.how == "update":
         y, _ = sgd.fit(me, x)
-        return Reply(Update(rule.send(me, y - x)))
+        return rule.send(me, y - x)
     y, _ = sgd.fit(me, x, bound=method.C)  # algorithm 2: every data pair
-    return Reply(Update(rule.send(me, y) - x))
+    return rule.send(me, y) - x

@@ -34,11 +34,13 @@ class Settings(Method):
     clip: float | Literal["auto"] = "auto"
     # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
-    # how mode `update` clips: flat, layers, or a mechanism of your own as module:function
-    mechanism: str = "flat"
+    mechanism: str = "flat"  # of mode `update`: flat, layers, or your own as module:function
     # the server's: share of its last step that is taken again; auto: 0.9 where gradients of a
     # linear model are sent, else 0
     momentum: float | Literal["auto"] = "auto"
+    # how clients count in a round's mean: alike, as in the paper, or by their examples; auto: by
+    # size where gradients of a linear model are sent, else alike
+    weights: Literal["auto", "alike", "size"] = "auto"
     # local training; where gradients of a linear model are sent, lr auto is chosen by their noise
     sgd: SGD = field(default_factory=lambda: SGD(lr="auto", batch=64))
 
@@ -54,11 +56,8 @@ class Settings(Method):
         if self.epsilons and self.epsilon != Settings.epsilon:
             raise BadInput(f"epsilon = {self.epsilon:g}: clients have their own already (epsilons)")
         updates.check_mechanism(self.mechanism)
-        for name, mode in (("relation", "gradient"), ("mechanism", "update"), ("deltas", "paper")):
-            given = getattr(self, name)
-            if self.mode != mode and given != getattr(Settings, name):
-                modes = f"mode = {self.mode!r}, only in {mode!r}"
-                raise BadInput(f"{name} = {given!r}: means nothing in {modes}")
+        said = {n: v for n in choices.ONLY_IN if (v := getattr(self, n)) != getattr(Settings, n)}
+        choices.check_fits(self.mode, self.weights, said)
         self.sgd.refuse_clip("must be 0; ldp_fl has its own clip and solves the noise from epsilon")
 
     @property
@@ -83,15 +82,15 @@ class Settings(Method):
     def tuned(self, known: Known) -> Self:
         """Choose what nobody has said."""
         if not known.linear or self.mode not in ("auto", "gradient"):
-            usual = replace(self.sgd, lr=self.sgd.usual_lr)
-            return replace(self, mode=self.how, sgd=usual)
-        clip = choices.CLIP if self.clip == "auto" else self.clip
+            return replace(self, mode=self.how, sgd=replace(self.sgd, lr=self.sgd.usual_lr))
+        clip = choices.CLIP if self.clip == "auto" else self.C
         momentum = choices.MOMENTUM if self.momentum == "auto" else self.momentum
-        chosen = replace(self, mode="gradient", clip=clip, momentum=momentum)
-        if self.sgd.lr != "auto":
-            return chosen
-        lr = choices.step_size(chosen.noise_in_mean(known))
-        return replace(chosen, sgd=replace(self.sgd, lr=lr))
+        weights = "size" if self.weights == "auto" else self.weights
+        chosen = replace(self, mode="gradient", clip=clip, momentum=momentum, weights=weights)
+        if chosen.sgd.lr == "auto":
+            lr = choices.step_size(chosen.noise_in_mean(known))
+            return replace(chosen, sgd=replace(self.sgd, lr=lr))
+        return chosen
 
     def noise_in_mean(self, known: Known) -> float:
         """Return the norm of the noise in a round's mean gradient, on average over who is in it."""
@@ -99,7 +98,8 @@ class Settings(Method):
         times = max(1, self.rounds) * k / len(known.sizes)
         z = {i: self.gradient_rule(i, times, known.delta).z for i in known.sizes}
         sds = [self.C * z[i] / n for i, n in known.sizes.items()]
-        return choices.noise_in_mean(sds, k, known.linear)
+        by = known.sizes.values() if self.weights == "size" else ()
+        return choices.noise_in_mean(sds, k, known.linear, by)
 
     @property
     def protects(self) -> Protects:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit.core import Known
+from tacit.core import BadInput, Known
 from tacit.data import load
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
@@ -41,8 +41,42 @@ def test_the_noise_in_a_mean_of_two_gradients_by_hand():
 def test_it_is_the_noise_that_clients_add():
     method = LDPFL(epsilons=(1.0, 4.0), rounds=9).tuned(FEATURES)
     rules = {i: method.rule(i, n, 9, DELTA) for i, n in TWO.items()}
-    sds = [rules[i].sensitivity * rules[i].z / TWO[i] for i in TWO]
-    assert method.noise_in_mean(FEATURES) == pytest.approx(math.hypot(*sds) / 2 * math.sqrt(50))
+    sums = [rules[i].sensitivity * rules[i].z for i in TWO]  # 500 examples in all
+    assert method.noise_in_mean(FEATURES) == pytest.approx(math.hypot(*sums) / 500 * math.sqrt(50))
+    alike = replace(method, weights="alike").noise_in_mean(FEATURES)
+    sds = [total / n for total, n in zip(sums, TWO.values(), strict=True)]
+    assert alike == pytest.approx(math.hypot(*sds) / 2 * math.sqrt(50))
+
+
+def test_clients_count_by_size_in_a_mean_of_gradients_and_alike_elsewhere():
+    assert LDPFL().tuned(FEATURES).weights == "size"
+    assert LDPFL(weights="alike").tuned(FEATURES).weights == "alike"
+    assert LDPFL().tuned(PIXELS).weights == LDPFL(mode="paper").tuned(FEATURES).weights == "auto"
+    with pytest.raises(BadInput, match=r"weights = 'size'.* mode = 'update' hides"):
+        LDPFL(mode="update", weights="size")
+    with pytest.raises(BadInput, match="weights = 'even'"):
+        LDPFL(weights="even")
+
+
+def test_by_size_a_round_is_one_step_on_all_records_together():
+    """Without noise worth speaking of, and nothing clipped: whoever holds them, however unequally.
+
+    What a plain mean of the clients' own means gives is something else.
+    """
+
+    def model(**how):
+        mode = {"mode": "gradient", "clip": 1e3, "momentum": 0.0, "epsilon": 1e9, "rounds": 1}
+        method = LDPFL(sgd=SGD(lr=0.1), **mode, **how)
+        split = "quantity:0.3" if "weights" in how else "iid"
+        run = tacit.run(method, split=split, model="logistic", features="none", workers=1)
+        return run.model().state_dict()
+
+    def apart(one, other):
+        return max(float((one[k] - other[k]).abs().max()) for k in one)
+
+    together = model()
+    assert apart(model(weights="size"), together) < 1e-3
+    assert apart(model(weights="alike"), together) > 1e-2
 
 
 def test_a_step_is_as_long_as_its_noise_allows_and_never_longer_than_the_longest():
