@@ -92,6 +92,7 @@ class Workers(Engine):
         self.fork = sys.platform == "linux" and world.device == "cpu"
         self.workers: list[Worker] = []
         self._left: list[Callable[[], None]] = []  # to be done while clients work
+        world.federation.lay_out()
         for _ in range(workers):
             self.workers.append(self._start())
 

@@ -39,9 +39,10 @@ from tacit.local import optimizers, schedules
 from tacit.local.linear import Turns, chosen
 from tacit.privacy import checks
 from tacit.privacy.calibrate import noise_for, spend
+from tacit.privacy.clipping import clipped_gradients
 from tacit.privacy.insides import Memory
 from tacit.privacy.losses import LOSSES
-from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.perexample import linear_alone
 from tacit.privacy.rules import NoisySteps
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -284,7 +285,7 @@ class SGD:
         check_once(me)
         for rows in self.batches(len(me.data), me.rng):
             inputs, labels = me.data.batch(rows)
-            sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, bound)
+            sums = clipped_gradients(me.model, me.goal, inputs, labels, bound)
             yield list(torch._foreach_div([sums[w] for w in weights], float(len(rows))))
 
     def _plain(self, me: Client, weights: list[nn.Parameter], loss: Loss) -> Iterator[list[Tensor]]:
@@ -300,10 +301,10 @@ class SGD:
         memory = Memory.of(me.model)
         release = self.noisy_steps(len(me.data)).begin(me)
         for rows in release.samples(len(me.data)):
-            # a sample of everybody is in order: nothing has to be copied
-            whole = len(rows) == len(me.data)
+            # a sample of everybody is in order, and a linear model writes to none of it: no copy
+            whole = len(rows) == len(me.data) and linear_alone(me.model) is not None
             inputs, labels = me.data.batch(slice(None) if whole else rows)
-            sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, self.clip)
+            sums = clipped_gradients(me.model, me.goal, inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])
             yield list(torch._foreach_div(noised, float(min(self.usual_batch, len(me.data)))))
         memory.check(me.model)
@@ -467,7 +468,7 @@ def clipped_gradient(me: Client, x: Params, clip: float) -> Params:
     weights = load_params(me.model.train(), x)
     inputs, labels = me.data.batch(slice(None))
     memory = Memory.of(me.model)
-    sums, _ = clipped_sum(me.model, LOSSES[me.goal], inputs, labels, clip)
+    sums = clipped_gradients(me.model, me.goal, inputs, labels, clip)
     memory.check(me.model)
     return Params(zip(x, (sums[w] for w in weights), strict=True))
 
