@@ -5,7 +5,7 @@ An empty ledger means infinity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -100,6 +100,10 @@ class Release:
     noise: Noise = "none"
     attempt: int = 0  # more than 0: the same round done again, with new noise
 
+    def said(self) -> Hashable:
+        """Return all that a line says but its rounds: lines that say the same are one."""
+        return tuple(value for name, value in vars(self).items() if name != "rounds")
+
     def total(self) -> int:
         """Return how many releases this line stands for."""
         return self.steps * sum(last - first + 1 for first, last in self.rounds)
@@ -124,7 +128,7 @@ class Ledger:
     """Append-only and run-length coded: lines that differ in their rounds alone are one line."""
 
     def __init__(self, lines: Iterable[Release] = ()) -> None:
-        self._lines: dict[Release, Release] = {}  # by what they say without their rounds
+        self._lines: dict[Hashable, Release] = {}  # by what they say without their rounds
         self.add(lines)
 
     def add(self, lines: Iterable[Release]) -> list[Release]:
@@ -134,11 +138,12 @@ class Ledger:
         """
         changed = {}
         for line in lines:
-            key = replace(line, rounds=())
-            known = self._lines.get(key, key)
-            rounds = union(known.rounds, line.rounds)
-            if rounds != known.rounds:
-                self._lines[key] = changed[key] = replace(key, rounds=rounds)
+            key = line.said()
+            known = self._lines.get(key)
+            before = known.rounds if known else ()
+            rounds = union(before, line.rounds)
+            if rounds != before:
+                self._lines[key] = changed[key] = replace(line, rounds=rounds)
         return list(changed.values())
 
     def release(self, line: Release) -> None:
@@ -151,7 +156,7 @@ class Ledger:
         self.add([line])
 
     def _has(self, line: Release) -> bool:
-        known = self._lines.get(replace(line, rounds=()))
+        known = self._lines.get(line.said())
         return known is not None and any(
             a <= last and first <= b for a, b in known.rounds for first, last in line.rounds
         )

@@ -121,7 +121,10 @@ def stem(module: str) -> str:
 
 def trusted(name: str) -> ModuleType | None:
     """Return a module of this package or one that was named here; others are never looked at."""
-    if name.partition(".")[0] in {"tacit", *_packages} or name in _files:
+    package = name.partition(".")[0]
+    if package == "tacit":  # as most are
+        return sys.modules.get(name)
+    if package in _packages or name in _files:
         main = sys.modules["__main__"] if name == wire_name("__main__") else None
         return main or sys.modules.get(name)
     return None
