@@ -130,7 +130,7 @@ def test_settings_that_follow_a_rule_may_be_any_and_the_mode_only_what_the_rule_
     how = {"K": 2, "q": 1.0, "delta": 1e-5}
     policy.allows(ldp_fl.train(x=X, method=chosen, **how))
     for mode in ("paper", "update", "dp-sgd"):
-        other = replace(chosen, mode=mode)
+        other = replace(chosen, mode=mode, weights="alike")
         with pytest.raises(Refused, match=f"policy: mode = {mode}: must be auto or gradient"):
             policy.allows(ldp_fl.train(x=X, method=other, **how))
     with pytest.raises(Refused, match="policy: epsilon = 9"):

@@ -11,7 +11,7 @@ from torch import nn
 from tacit.privacy import clipping
 from tacit.privacy.clipping import clipped_gradients
 from tacit.privacy.losses import cross_entropies
-from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.perexample import CannotClip, clipped_sum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -98,7 +98,7 @@ def test_what_single_precision_cannot_do_is_done_as_elsewhere(monkeypatch):
     x[2] *= 1e25
     got = clipped_gradients(model, "classes", x, y, 0.1)
     want, _ = clipped_sum(model, cross_entropies, x, y, 0.1)
-    assert asked == [6]
+    assert asked == [1]  # that one
     for w in model.parameters():
         torch.testing.assert_close(got[w], want[w], rtol=1e-4, atol=1e-6)
         assert not torch.equal(got[w], usual[w])
@@ -139,3 +139,60 @@ def test_more_examples_than_fit_at_a_time():
     want, _ = clipped_sum(model, cross_entropies, x, y, 0.5, micro=64)
     for w in model.parameters():
         torch.testing.assert_close(got[w], want[w], rtol=1e-4, atol=1e-3)
+
+
+@given(
+    classes=st.sampled_from([2, 10, 100]),
+    size=st.sampled_from([1.0, 1e3, 1e6, 1e9]),
+    margin=st.sampled_from([0.0, 15.0, 17.0]),
+    wild=st.sampled_from([1e19, 1e25, 1e38, float("nan"), float("inf"), 1e-30]),
+    seed=st.integers(0, 9),
+)
+@quick
+def test_one_record_that_needs_double_precision_changes_nothing_for_the_others(
+    classes, size, margin, wild, seed
+):
+    """Not even where models are so sure that what is left of p - y is all rounding."""
+    model = linear(50, classes)
+    x, y = batch(300, 50, classes, size, seed)
+    with torch.no_grad():  # every example is right by the margin
+        model[1].weight.zero_()
+        model[1].bias.zero_()
+        model[1].bias[0] = margin
+    y[:] = 0
+    x[7] = wild
+    rest = torch.arange(len(x)) != 7
+    both = [clipped_gradients(model, "classes", *at, 1.0) for at in ((x, y), (x[rest], y[rest]))]
+    apart = sum((both[0][w].double() - both[1][w].double()).square().sum() for w in both[0])
+    assert apart.sqrt() <= 1.0 + 1e-3
+
+
+def test_where_something_else_is_called_too():
+    """Hooks of all modules, of the way back, half precision: autograd, or a refusal."""
+    x, y = batch(7, 12, 5, 1.0, 3)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda m, given, out: 2 * out)
+    try:
+        model = linear(12, 5)
+        assert not clipping._plain(model, model[1], x)
+    finally:
+        hook.remove()
+    assert clipping._plain(model, model[1], x)
+    model[1].register_full_backward_hook(lambda m, grad_in, grad_out: None)
+    assert not clipping._plain(model, model[1], x)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(CannotClip, match="bfloat16"):
+        clipped_gradients(linear(12, 5), "classes", x, y, 1.0)
+    more = linear(12, 5)
+    more[1].register_parameter("spare", nn.Parameter(torch.zeros(1), requires_grad=False))
+    assert clipped_gradients(more, "classes", x, y, 1.0).keys() == {more[1].weight, more[1].bias}
+
+
+def test_of_the_right_class_nothing_cancels():
+    """Where a model is sure, p - 1 in single precision would be 0, and the rest would remain."""
+    model = linear(1, 3)
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([20.0, 0.0, 0.0]))
+    got = clipped_gradients(model, "classes", torch.ones(1, 1), torch.tensor([0]), 1.0)
+    small = 1 / (2 + torch.tensor(20.0).double().exp())  # of either other class
+    want = torch.stack([-2 * small, small, small])
+    torch.testing.assert_close(got[model[1].bias].double(), want, rtol=1e-5, atol=0.0)

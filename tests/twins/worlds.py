@@ -58,7 +58,9 @@ class Without(Federation):
 
     def train(self, client: str, device: str = "cpu") -> LocalData:
         data = super().train(client, device)
-        return Lacking(**values_of(data), whole=data.source, gone=self.gone)
+        rows = list(self.split.train[int(client)])
+        gone = int(data.rows[rows.index(self.gone)]) if self.gone in rows else -1
+        return Lacking(**values_of(data), whole=data.source, gone=gone)
 
 
 def with_train(federation: Federation, rows: Any, x: Any, y: Any) -> Federation:

@@ -1,5 +1,6 @@
 """What DP-SGD of a linear model chooses itself, and that it never touches what a user has said."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from tacit.core import Known
 from tacit.data import load
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
-from tacit.local.linear import FASTEST, STABLE, STEPS, WALK
+from tacit.local.linear import FASTEST, STABLE, STEPS, WALK, noise_in_mean
 from tacit.local.sgd import SGD
 from tacit.methods.ditto import Own
 from tacit.methods.spec import method_from_spec
@@ -161,3 +162,16 @@ def test_noise_that_was_given_is_for_the_usual_steps(name):
     assert (sgd.lr, sgd.epochs, sgd.batch) == (0.05, 1, 64 if name == "dp_scaffold" else 32)
     of_training = private(name, sgd=replace(AUTO, epsilon=1.0))
     assert of_training.tuned(FEATURES).sgd.lr == private(name, epsilon=1.0).tuned(FEATURES).sgd.lr
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_noise_of_a_mean_by_size_over_some_clients_is_that_of_such_rounds(k):
+    """Five clients of 40 examples and five of 10,000: who is in a round decides."""
+    sizes = [40] * 5 + [10_000] * 5
+    sds = [1 / n for n in sizes]
+    found = []
+    for some in itertools.combinations(range(10), k):
+        n = sum(sizes[i] for i in some)
+        found.append(sum((sizes[i] * sds[i]) ** 2 for i in some) / n**2)
+    true = math.sqrt(sum(found) / len(found) * 50)
+    assert noise_in_mean(sds, k, 50, sizes) == pytest.approx(true, rel=0.25)

@@ -42,7 +42,7 @@ SAID = ("lr", "batch")  # of training: what a rule may choose from what other si
 Key = tuple[type | None, str]
 Bounds = tuple[float, float]
 SHOWN = ("clip", "z", "epsilon", "lr", "batch", "epochs", "mode")  # settings that words name first
-FREE = ("per_round",)  # settings that cost a site nothing
+FREE = ("per_round", "weights")  # settings that cost a site nothing
 
 
 class Refused(BadInput):

@@ -97,6 +97,9 @@ def reproduce(args: Sequence[str]) -> None:
     if given.files:
         print("\n".join(map(str, _files(paper(key), cells, given.scale, given.files))))
         return
+    for cell in cells if given.only else []:
+        if cell.why and cell not in able(cells):
+            print(f"{cell.key}: not run, {cell.why}", file=sys.stderr)
     machine = {"workers": given.workers, "precision": given.precision}
     work = Reproduction(
         paper(key), name, able(cells), given.scale, given.repeats, given.out, machine

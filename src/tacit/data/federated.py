@@ -170,6 +170,8 @@ class Federation:
             return None
         rows = np.concatenate(self.split.train)
         begins = np.cumsum([0, *(len(part) for part in self.split.train)])
+        if np.array_equal(rows, np.arange(len(self.dataset.train))):  # they lie so already
+            return self.dataset.train, begins
         return self.dataset.train.take(torch.from_numpy(rows)), begins
 
     def lay_out(self) -> None:

@@ -196,9 +196,17 @@ def experiment_from(raw: Json) -> Experiment:
 
 
 def of_before(raw: Json) -> Json:
-    """Move features to where they are now: two methods had them, as older run directories say."""
+    """Say what older run directories mean in today's words.
+
+    Two methods had features, which are the experiment's now, and LDP-FL's clients counted alike. A
+    run directory says everything, an experiment file perhaps not.
+    """
     method = raw.get("method")
-    if not isinstance(method, dict) or "features" not in method:
+    if not isinstance(method, dict):
+        return raw
+    if method.get("name") == "ldp_fl" and {"relation", "mechanism", "deltas"} <= set(method):
+        return raw | {"method": {"weights": "alike"} | method}
+    if "features" not in method:
         return raw
     moved = {k: v for k, v in method.items() if k != "features"}
     if method.get("name") == "moments" and "features" not in raw:

@@ -45,6 +45,9 @@ from tacit.papers.published import Cell, Item, Paper, Scale, paper
 # of a setting: where and how fast it runs, not what comes out
 MACHINE = ("engine", "address", "workers", "device", "keep")
 RUNS, RESULTS = "runs", "results"
+# of the rules by which methods choose for themselves: raised when one of them changes, so that no
+# run of before is taken for one of now
+RULES = 1
 
 
 def experiments_of(of: Paper, cell: Cell, scale: Scale = "full") -> list[Experiment]:
@@ -95,7 +98,7 @@ def folder_name(experiment: Experiment) -> str:
     s = experiment.setting
     usual = {name: getattr(Setting(), name) for name in MACHINE}
     text = to_toml(replace(experiment, setting=replace(s, **usual)))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    digest = hashlib.sha256(f"{RULES}\n{text}".encode()).hexdigest()[:10]
     return f"{name_of(experiment.method)}-{Path(s.data).stem}-{digest}-s{s.seed}"
 
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tacit.core import Known
 from tacit.privacy.calibrate import noise_for
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 STEPS = 100  # in all rounds together, each on all of a client's examples
 WALK = 16.0  # how far the noise of all steps may move the model: step size times norm of their sum
 FASTEST = 5.0  # the largest step size, times the clipping norm
+LOTS = 200  # rounds that are drawn to see how much noise a mean has
 STABLE = 0.4  # the largest step size, times what draws models to each other
 
 
@@ -72,7 +75,7 @@ def rounded(lr: float) -> float:
 def noise_in_mean(sds: Sequence[float], k: int, numbers: int, by: Collection[int] = ()) -> float:
     """Return the norm of the noise in the mean of k clients' gradients, whoever they are.
 
-    >>> noise_in_mean([4.0, 1.0], k=2, numbers=2, by=[100, 400])  # 1.6 of each counts
+    >>> noise_in_mean([4.0, 1.0], k=2, numbers=2, by=[100, 400])  # 400 of 500 from either
     1.6
 
     Args:
@@ -81,6 +84,12 @@ def noise_in_mean(sds: Sequence[float], k: int, numbers: int, by: Collection[int
         numbers: in the model
         by: their sizes, if the mean counts them by size
     """
-    usual = sum(by) / len(sds)
-    counted = [sd * n / usual for sd, n in zip(sds, by, strict=True)] if by else sds
-    return math.sqrt(sum(sd**2 for sd in counted) / len(sds) / k * numbers)
+    if not by:
+        return math.sqrt(sum(sd**2 for sd in sds) / len(sds) / k * numbers)
+    n = np.array(list(by), float)
+    noise = np.square(n * sds)
+    # who is in a round decides how much each counts
+    lots = np.random.default_rng(0)
+    rounds = [lots.choice(len(n), k, replace=False) for _ in range(LOTS if k < len(n) else 1)]
+    squares = [noise[i].sum() / n[i].sum() ** 2 for i in rounds]
+    return math.sqrt(float(np.mean(squares)) * numbers)

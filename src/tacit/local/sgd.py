@@ -414,7 +414,7 @@ class Trains(Method[S]):
 
     goals: ClassVar[tuple[Goal, ...]] = GOALS
     without_clip: ClassVar[str] = WITHOUT
-    by_size: ClassVar[bool] = True  # its mean counts a client by its examples
+    by_size: ClassVar[bool] = False  # whether its mean counts a client by its examples
 
     @property
     def per_example(self) -> bool:

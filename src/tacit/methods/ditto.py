@@ -24,6 +24,7 @@ from tacit.methods.fedavg import State, Update
 class Drawn(Trains):
     """Rounds in which clients have models of their own, which are drawn to the shared one."""
 
+    by_size = True
     goals = ("classes",)
     averages = True
     answers = "personal"

@@ -22,7 +22,6 @@ WHY = "the clip is the median of the batch's own norms, which bounds no example'
 class Settings(Trains):
     """What can be set, and how clients send because of it."""
 
-    by_size = False
     server_lr: float = 1.0  # the server's step along the mean update
     # certified: with proof; paper: as published, whatever it really spends
     mode: Literal["certified", "paper"] = "certified"

@@ -27,6 +27,7 @@ class State:
 
 @dataclass(frozen=True)
 class FedAdam(Trains):
+    by_size = True
     averages = True
     server_lr: float = 0.03  # eta, the server's step size
     beta_1: float = 0.9  # how slowly the mean of updates follows

@@ -31,6 +31,7 @@ class Moving(State):
 
 @dataclass(frozen=True)
 class FedAvg(Trains[State]):
+    by_size = True
     averages = True
 
     def init(self, x0: Params) -> State:

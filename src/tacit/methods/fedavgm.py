@@ -15,6 +15,7 @@ from tacit.methods.fedavg import Moving, train
 
 @dataclass(frozen=True)
 class FedAvgM(Trains):
+    by_size = True
     averages = True
     beta: float = 0.9  # the server's momentum: share of its last step that is taken again
     server_lr: float = 1.0  # the server's step size

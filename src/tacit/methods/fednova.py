@@ -25,6 +25,8 @@ from tacit.methods.fedavg import State, Update
 
 @dataclass(frozen=True)
 class FedNova(Trains[State]):
+    by_size = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sgd.refuse_adam("updates are compared by how many gradients they add up")

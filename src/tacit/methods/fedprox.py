@@ -17,6 +17,7 @@ from tacit.methods.fedavg import State, Update
 
 @dataclass(frozen=True)
 class FedProx(Trains[State]):
+    by_size = True
     averages = True
     mu: float = 0.01  # weight of the proximal term; 0 is FedAvg
 

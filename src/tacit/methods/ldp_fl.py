@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tacit.core import Client, Cohort, Params, PublicInt, Reply, task
+from tacit.core import BadInput, Client, Cohort, Params, Reply, task
 from tacit.local.gradients import private_step
 from tacit.local.sgd import SGD
+from tacit.methods import ldp_fl_update as hidden
 from tacit.methods.fedavg import Moving, State, Update
 from tacit.methods.ldp_fl_settings import Settings
 from tacit.privacy.rules import Noised
@@ -38,28 +39,32 @@ class LDPFL(Settings):
         q = (self.per_round or N) / N
         K = self.most_rounds(cohort)
         for t in range(s.round, self.rounds):
-            call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
-            replies = cohort.ask(call, self.participants(cohort, t))
-            s = s.after(cohort.mean((r.dx, r.n) for r in replies), self.server_momentum)
+            who = self.participants(cohort, t)
+            if self.how == "update":
+                whole = cohort.ask(hidden.train(x=s.x, method=self, K=K, delta=cohort.delta), who)
+                dx = cohort.mean(r.dx for r in whole)
+            else:
+                call = train(x=s.x, method=self, K=K, q=q, delta=cohort.delta)
+                replies = cohort.ask(call, who)
+                by_size = self.weights == "size"
+                dx = cohort.mean((r.dx, r.n) if by_size else r.dx for r in replies)
+            s = s.after(dx, self.server_momentum)
             yield s
 
 
 @task
 def train(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) -> Reply[Update]:
-    n = me.size if method.weights == "size" else PublicInt(1)
-    return Reply(Update(update(me, x, method, K, q, delta), n))
+    if method.how == "update":
+        raise BadInput("mode = 'update': a client's size is not told")
+    return Reply(Update(update(me, x, method, K, q, delta), me.size))
 
 
 def update(me: Client, x: Params, method: LDPFL, K: int, q: float, delta: float) -> Params:
-    sgd = method.sgd
     rule = method.rule(me.id, me.size, K, delta, q)
     if isinstance(rule, SGD):  # every step is released
         y, _ = rule.fit(me, x)
         return y - x
     if isinstance(rule, Noised):  # one gradient
-        return private_step(me, x, rule, sgd)
-    if method.how == "update":
-        y, _ = sgd.fit(me, x)
-        return rule.send(me, y - x)
-    y, _ = sgd.fit(me, x, bound=method.C)  # algorithm 2: every data pair
+        return private_step(me, x, rule, method.sgd)
+    y, _ = method.sgd.fit(me, x, bound=method.C)  # algorithm 2: every data pair
     return rule.send(me, y) - x

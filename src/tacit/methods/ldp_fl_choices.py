@@ -39,7 +39,8 @@ def check_fits(mode: str, weights: str, said: Keywords) -> None:
     """Refuse what means nothing in a mode, or would tell what it hides."""
     check.choice("weights", weights, ("auto", "alike", "size"))
     if weights == "size" and mode == "update":
-        raise BadInput("weights = 'size': tells a client's size, which mode = 'update' hides")
+        hides = "tells a client's size, which mode = 'update' hides; allowed: auto, alike"
+        raise BadInput(f"weights = 'size': {hides}")
     for name, given in said.items():
         if mode != ONLY_IN[name]:
             modes = f"mode = {mode!r}, only in {ONLY_IN[name]!r}"

@@ -26,7 +26,6 @@ class State:
 @dataclass(frozen=True)
 class Scaffold(Trains[State]):
     averages = True
-    by_size = False
     server_lr: float = 1.0  # the server's step along the mean update
 
     def __post_init__(self) -> None:

@@ -1,18 +1,21 @@
 """What LDP-FL chooses itself, from public facts, and that it never touches what a user has said."""
 
 import math
+import tomllib
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sandbox import a_client
 
 import tacit
 from tacit.core import BadInput, Known
 from tacit.data import load
-from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.config import Experiment, Setting, experiment_from, to_toml
 from tacit.experiment.plan import Plan
 from tacit.local.sgd import SGD
+from tacit.methods import ldp_fl, ldp_fl_update
 from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.ldp_fl_choices import FASTEST, MOVED
 from tacit.methods.spec import method_from_spec
@@ -155,3 +158,22 @@ def test_with_no_flags_it_learns(tmp_path, one_thread):
     )
     assert done.accuracy > 0.75
     assert done.spent == pytest.approx(8.0, rel=1e-3)
+
+
+def test_runs_of_before_go_on_as_they_began():
+    """Their folder says everything but how clients count; a file of today's may leave it open."""
+    began = Experiment(LDPFL(mode="gradient", clip=0.4, momentum=0.9, sgd=SGD(lr=3.0)), Setting())
+    raw = tomllib.loads(to_toml(began))
+    del raw["method"]["weights"]
+    assert experiment_from(raw).method.tuned(FEATURES).weights == "alike"
+    short = {"method": {"name": "ldp_fl", "mode": "gradient"}}
+    assert experiment_from(short).method.tuned(FEATURES).weights == "size"
+
+
+def test_what_a_mode_hides_is_not_told_by_asking_for_another_reply(sandbox):
+    hides = LDPFL(mode="update", rounds=1)
+    me = a_client()
+    with pytest.raises(BadInput, match="mode = 'update'"):
+        ldp_fl.train.fn(me, x=sandbox.x0, method=hides, K=1, q=1.0, delta=DELTA)
+    with pytest.raises(BadInput, match="must be 'update'"):
+        ldp_fl_update.train.fn(me, x=sandbox.x0, method=LDPFL(mode="dp-sgd"), K=1, delta=DELTA)
