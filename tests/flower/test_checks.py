@@ -56,7 +56,7 @@ from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg, Update, train
 from tacit.methods.gfl import believable, train_for
 from tacit.methods.ldp_fl import LDPFL
-from tacit.methods.ldp_fl import train as ldp_train
+from tacit.methods.ldp_fl_update import train as ldp_train
 from tacit.methods.local import Local
 from tacit.methods.pfldyn import PFLDyn
 from tacit.methods.scaffold import train as scaffold_train
@@ -214,7 +214,7 @@ def test_a_budget_for_whole_clients_is_told_to_sites_and_kept(site):
     setting = Setting(model="mlp", noise="os", budget=1.0)
     charter = venue(0, site.facts(), experiment=Experiment(method, setting)).charter()
     assert (charter.budget, charter.unit, charter.observer) == (1.0, "client", "server")
-    update = ldp_train(x=X, method=method, K=4, q=1.0, delta=1e-5)
+    update = ldp_train(x=X, method=method, K=4, delta=1e-5)
     with pytest.raises(BudgetReached):
         ask(site, update, charter=replace(CHARTER, budget=1.0, unit="client"))
     ask(site, update, charter=replace(CHARTER, budget=20.0, unit="client", run="e" * 16))

@@ -34,6 +34,7 @@ from tacit.methods import (
     fedprox,
     gfl,
     ldp_fl,
+    ldp_fl_update,
     local,
     moments,
     nbafl,
@@ -75,8 +76,8 @@ MOVES = {
     "sub_vote": lambda x, sgd: pate.sub_vote(
         x=x, sgd=sgd, images=FEW.x, sub=2, scale=1.0, kind="gaussian"
     ),
-    "update": lambda x, sgd: ldp_fl.train(
-        x=x, method=ldp_fl.LDPFL(mode="update"), K=2, q=1.0, delta=1e-5
+    "update": lambda x, sgd: ldp_fl_update.train(
+        x=x, method=ldp_fl.LDPFL(mode="update"), K=2, delta=1e-5
     ),
     "gradient": lambda x, sgd: ldp_fl.train(
         x=x, method=ldp_fl.LDPFL(mode="gradient"), K=2, q=1.0, delta=1e-5

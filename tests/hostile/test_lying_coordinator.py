@@ -16,7 +16,7 @@ from tacit.methods.dafl import DAFL, synthesise
 from tacit.methods.dafl import join as join_pool
 from tacit.methods.fedavg import train
 from tacit.methods.ldp_fl import LDPFL
-from tacit.methods.ldp_fl import train as ldp_train
+from tacit.methods.ldp_fl_update import train as ldp_train
 from tacit.methods.local import Local
 from tacit.methods.moments import Moments
 from tacit.methods.pfldyn import PFLDyn
@@ -65,7 +65,7 @@ def test_a_record_cannot_be_left_in_memory_and_fetched(site):
     [
         train(x=X, sgd=STEAL),
         train(x=X, sgd=replace(PRIVATE, z=0.01)),
-        ldp_train(x=X, method=LDPFL(mode="update", epsilon=50.0), K=1, q=1.0, delta=1e-5),
+        ldp_train(x=X, method=LDPFL(mode="update", epsilon=50.0), K=1, delta=1e-5),
         synthesise(how=DAFL(pool_epsilon=30.0), delta=1e-5),
     ],
     ids=["raw", "dp-sgd", "update", "moments"],

@@ -300,9 +300,9 @@ class SGD:
         check_once(me)
         memory = Memory.of(me.model)
         release = self.noisy_steps(len(me.data)).begin(me)
+        # a sample of everybody is in order, and a linear model writes to none of it: no copy
+        whole = release.q == 1 and linear_alone(me.model) is not None
         for rows in release.samples(len(me.data)):
-            # a sample of everybody is in order, and a linear model writes to none of it: no copy
-            whole = len(rows) == len(me.data) and linear_alone(me.model) is not None
             inputs, labels = me.data.batch(slice(None) if whole else rows)
             sums = clipped_gradients(me.model, me.goal, inputs, labels, self.clip)
             noised = release.noised([sums[w] for w in weights])

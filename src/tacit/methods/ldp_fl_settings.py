@@ -34,7 +34,7 @@ class Settings(Method):
     clip: float | Literal["auto"] = "auto"
     # neighbouring relation of mode `gradient`; replace is the paper's 2C/m
     relation: Literal["zero-out", "replace"] = "zero-out"
-    mechanism: str = "flat"  # of mode `update`: flat, layers, or your own as module:function
+    mechanism: str = "flat"  # how `update` clips: flat, layers, or your own as module:function
     # the server's: share of its last step that is taken again; auto: 0.9 where gradients of a
     # linear model are sent, else 0
     momentum: float | Literal["auto"] = "auto"
