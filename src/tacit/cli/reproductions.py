@@ -34,6 +34,8 @@ from tacit.report.reproduction import (
 from tacit.report.reproduction_figures import draw_item
 from tacit.report.tables import formatted
 
+MOST_REPORTED = 60  # runs in one report: more take minutes, and nobody reads them
+
 HELP = """usage: tacit reproduce                          list all papers, tables and figures
        tacit reproduce PAPER                    list those of one paper
        tacit reproduce PAPER/ITEM --cells       list the cells of one of them
@@ -183,7 +185,10 @@ def _show(work: Reproduction, item: Item, measured: Sequence[Measured]) -> None:
     text = "\n".join(_page(work, item, by, bool(files)))
     codec.write_atomically(folder / "page.md", f"{text}\n".encode())
     print(f"page: {folder / 'page.md'}; results: {work.file}")
-    if runs := [work.out / RUNS / name for name in work.runs()]:
+    runs = [work.out / RUNS / name for name in work.runs()]
+    if len(runs) > MOST_REPORTED:
+        print(f"report: none of {len(runs)} runs; `tacit report` takes some of {work.out / RUNS}")
+    elif runs:
         print(f"report: {write_report(runs, folder / 'report.html')}")
 
 

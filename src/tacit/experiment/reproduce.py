@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from tacit.core import (
@@ -162,7 +163,7 @@ class Reproduction:
 
         What a cell gave is written down as soon as it is there.
         """
-        runs = self.runs()
+        runs, shown_in = self.runs(), self._shown_in()
         stopped: dict[str, TacitError] = {}
         for data in dict.fromkeys(e.setting.data for e in runs.values()):
             these = [(name, e) for name, e in runs.items() if e.setting.data == data]
@@ -172,13 +173,22 @@ class Reproduction:
                 dataset_of(these[0][1].setting),
                 watch or Nobody(),
                 (BudgetReached, Diverged),
-                lambda name: self.write({}),
+                lambda name: self.write({}, shown_in[name]),
             )
         return self.write({name: str(e) for name, e in stopped.items()})
 
-    def write(self, stopped: dict[str, str]) -> list[Measured]:
-        """Write down what there is so far, and return it."""
-        found = [m for cell in self.cells if (m := self.measured(cell, stopped)) is not None]
+    def _shown_in(self) -> dict[str, list[Cell]]:
+        """Return the cells that show a run, by the name of its folder."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            for experiment in chain.from_iterable(self.seeded(cell)):
+                found.setdefault(folder_name(experiment), []).append(cell)
+        return found
+
+    def write(self, stopped: dict[str, str], cells: Sequence[Cell] | None = None) -> list[Measured]:
+        """Write down what there is so far, of some cells or of all, and return it."""
+        looked_at = self.cells if cells is None else cells
+        found = [m for cell in looked_at if (m := self.measured(cell, stopped)) is not None]
         write_results(self.file, merged(read_results(self.file), found))
         return found
 
