@@ -15,6 +15,8 @@ from tacit.papers.published import Cell, Item
 from tacit.report.pictures import new_axes, save_figure
 
 Found = Mapping[str, Measured]
+PERCENT = (0, 50, 80, 90, 95, 98, 99)  # on an axis that is stretched towards 100
+MARKS, LINES = ("o", "s", "^"), ("-", "--", ":")  # of the first ten methods, the next ...
 
 
 def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
@@ -26,6 +28,8 @@ def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
     if not item.is_figure or not any(cell.key in measured for g in groups.values() for cell in g):
         return []
     shown = {name: g for name, g in groups.items() if any(c.key in measured for c in g)}
+    if item.ours and item.draws == "lines":
+        return save_figure(_compared(item, shown, measured), stem)
     sides = ["measured"] if item.ours else ["published", "measured"]
     figure, axes = new_axes(5.0 * len(sides), 3.6 * len(shown), rows=len(shown), columns=len(sides))
     table = np.reshape(axes, (len(shown), len(sides)))
@@ -43,11 +47,51 @@ def _label(at: Any, item: Item, title: str, cells: list[Cell]) -> None:
     at.set(title=title, ylabel=item.unit or "value")
     at.set_xlabel("round" if item.draws == "curves" else item.axis)
     at.grid(alpha=0.3)
-    if item.ours and item.draws == "lines":
+
+
+def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> Any:
+    """Draw many methods over eps: a panel for each division of the data, and one list of names.
+
+    The nearer to 100 %, the more room: what is left to gain is what methods differ in.
+    """
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    figure, axes = new_axes(4.2 * columns + 1.8, 3.8 * rows, rows=rows, columns=columns)
+    panels = list(np.ravel(axes))
+    for at in panels[len(shown) :]:
+        at.set_visible(False)
+    for at, (name, cells) in zip(panels, shown.items(), strict=False):
+        _many(at, item, cells, measured)
+        _label(at, item, name, cells)
         places = sorted({_place(cell, n) for n, cell in enumerate(cells)})
         at.set_xscale("log")
         at.set_xticks(places, [f"{x:g}" for x in places])
+        at.set_yscale("function", functions=(_stretched, _squeezed))
+        at.set_yticks(PERCENT)
+        at.set_ylim(0, 99.5)
         at.minorticks_off()
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
+def _many(at: Any, item: Item, cells: list[Cell], measured: Found) -> None:
+    """Draw a line for each method, with a colour and a mark of its own in every panel."""
+    for name, points in _rows(cells).items():
+        n = list(item.rows).index(name)
+        there = [(_place(c, k), measured[c.key]) for k, c in enumerate(points) if c.key in measured]
+        x, m = zip(*there, strict=True) if there else ((), ())
+        style: Json = {"color": f"C{n % 10}", "marker": MARKS[n // 10], "markersize": 4}
+        style |= {"linestyle": LINES[n // 10], "linewidth": 1, "label": name}
+        at.errorbar(x, [v.mean for v in m], [v.spread for v in m], **style)
+
+
+def _stretched(percent: Any) -> Any:
+    return -np.log10(100.5 - np.minimum(percent, 100.0))
+
+
+def _squeezed(height: Any) -> Any:
+    return 100.5 - 10.0 ** -np.asarray(height)
 
 
 def _groups(item: Item) -> dict[str, list[Cell]]:
