@@ -14,6 +14,7 @@ from tacit.report.tables import Form, formatted
 Found = Mapping[str, Measured]  # by the key of the cell
 Verdict = Literal["held", "did not hold", "not decided", "not measured"]
 SCALES: tuple[Scale, ...] = ("full", "short")
+WIDEST = 8  # columns of one table
 
 
 def found(records: Sequence[Measured], item: str, scale: Scale) -> dict[str, Measured]:
@@ -65,11 +66,22 @@ def _difference(cell: Cell, m: Measured | None) -> str:
 
 
 def matrix(item: Item, measured: Found) -> str:
-    """Return the item as it is printed, "published → measured" in each cell, as Markdown."""
-    head = ["", *item.columns]
+    """Return the item as it is printed, "published → measured" in each cell, as Markdown.
+
+    A table that is too wide to be read is several, by the first parts of its columns' keys.
+    """
+    groups: dict[str, list[str]] = {}
+    for at in item.columns:
+        groups.setdefault(at.rpartition("/")[0], []).append(at)
+    if len(item.columns) <= WIDEST or len(groups) == 1:
+        return _matrix(item, "", list(item.columns), measured)
+    return "\n\n".join(_matrix(item, name, some, measured) for name, some in groups.items())
+
+
+def _matrix(item: Item, name: str, columns: Sequence[str], measured: Found) -> str:
+    head = [name, *(at.removeprefix(f"{name}/") for at in columns)]
     body = [
-        [name, *(_entry(item.cells[f"{at}/{name}"], measured) for at in item.columns)]
-        for name in item.rows
+        [row, *(_entry(item.cells[f"{at}/{row}"], measured) for at in columns)] for row in item.rows
     ]
     return formatted([head, *body], "md")
 

@@ -341,3 +341,13 @@ def test_pages_are_those_of_the_files() -> None:
         }
         there = (docs / "reproduction" / f"{key}.md").read_text(encoding="utf-8")
         assert there == page(paper(key), results_of(key), pictures)
+
+
+def test_a_table_that_is_too_wide_is_several() -> None:
+    wide = matrix(paper("dafl").items["table3"], {})
+    assert "| mnist | 1-label | 2-label | dir |" in wide
+    assert "| svhn | 1-label | 2-label |" in wide
+    assert "| fedavg | 13.99 | 45.62 |" in wide
+    assert "| fedavg | 50.44 | 90.99 | 96.63 |" in wide
+    narrow = matrix(paper("dafl").items["table4"], {})
+    assert "|  | eps-1 | eps-5 | eps-20 | eps-50 | eps-inf |" in narrow
