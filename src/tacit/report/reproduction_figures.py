@@ -15,6 +15,7 @@ from tacit.papers.published import Cell, Item
 from tacit.report.pictures import new_axes, save_figure
 
 Found = Mapping[str, Measured]
+NEAR = 90.0  # percent
 PERCENT = (0, 50, 80, 90, 95, 98, 99)  # on an axis that is stretched towards 100
 MARKS, LINES = ("o", "s", "^"), ("-", "--", ":")  # of the first ten methods, the next ...
 
@@ -52,7 +53,8 @@ def _label(at: Any, item: Item, title: str, cells: list[Cell]) -> None:
 def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> Any:
     """Draw many methods over eps: a panel for each division of the data, and one list of names.
 
-    The nearer to 100 %, the more room: what is left to gain is what methods differ in.
+    Where many are near 100 %, the nearer the more room: what is left to gain is what they differ
+    in.
     """
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
@@ -66,9 +68,10 @@ def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> A
         places = sorted({_place(cell, n) for n, cell in enumerate(cells)})
         at.set_xscale("log")
         at.set_xticks(places, [f"{x:g}" for x in places])
-        at.set_yscale("function", functions=(_stretched, _squeezed))
-        at.set_yticks(PERCENT)
-        at.set_ylim(0, 99.5)
+        if sum(measured[c.key].mean > NEAR for c in cells if c.key in measured) > len(cells) / 3:
+            at.set_yscale("function", functions=(_stretched, _squeezed))
+            at.set_yticks(PERCENT)
+            at.set_ylim(0, 99.5)
         at.minorticks_off()
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)
