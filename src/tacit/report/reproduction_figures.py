@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core import Json
+from tacit.core import Array, Json
 from tacit.papers.measured import Measured
 from tacit.papers.published import Cell, Item
 from tacit.report.pictures import new_axes, save_figure
@@ -50,7 +50,7 @@ def _label(at: Any, item: Item, title: str, cells: list[Cell]) -> None:
     at.grid(alpha=0.3)
 
 
-def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> Any:
+def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> object:
     """Draw many methods over eps: a panel for each division of the data, and one list of names.
 
     Where many are near 100 %, the nearer the more room: what is left to gain is what they differ
@@ -89,12 +89,12 @@ def _many(at: Any, item: Item, cells: list[Cell], measured: Found) -> None:
         at.errorbar(x, [v.mean for v in m], [v.spread for v in m], **style)
 
 
-def _stretched(percent: Any) -> Any:
-    return -np.log10(100.5 - np.minimum(percent, 100.0))
+def _stretched(percent: Array) -> Array:
+    return np.asarray(-np.log10(100.5 - np.minimum(percent, 100.0)))
 
 
-def _squeezed(height: Any) -> Any:
-    return 100.5 - 10.0 ** -np.asarray(height)
+def _squeezed(height: Array) -> Array:
+    return np.asarray(100.5 - 10.0 ** -np.asarray(height))
 
 
 def _groups(item: Item) -> dict[str, list[Cell]]:
