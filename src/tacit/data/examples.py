@@ -27,7 +27,7 @@ class Examples:
         return Examples(self.x[rows], self.y[rows])
 
     def between(self, first: int, last: int) -> Examples:
-        """Return a copy of the rows from one to before another: at once, in a fifth of the time."""
+        """Return a copy of the rows from one to before another, which lie together: at once."""
         return Examples(self.x[first:last].clone(), self.y[first:last].clone())
 
     def plus(self, other: Examples) -> Examples:

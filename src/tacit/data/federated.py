@@ -169,7 +169,7 @@ class Federation:
     def _in_turn(self) -> tuple[Examples, IntArray] | None:
         """The training examples, one client's after the other's, and where each one's begin.
 
-        What lies together is copied in a fifth of the time, and clients take theirs in each round.
+        What lies together is copied at once, and clients take theirs in each round.
         None where all data a second time would be too much.
         """
         if self.dataset.train.x.nbytes > TWICE:

@@ -39,12 +39,12 @@ def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
             _published(row[0], item, cells)
         _DRAWN[item.draws](row[-1], cells, measured)
         for at, what in zip(row, sides, strict=True):
-            _label(at, item, f"{name} {what}".strip(), cells)
+            _label(at, item, f"{name} {what}".strip())
         row[-1].legend(frameon=False, fontsize=7)
     return save_figure(figure, stem)
 
 
-def _label(at: Any, item: Item, title: str, cells: list[Cell]) -> None:
+def _label(at: Any, item: Item, title: str) -> None:
     at.set(title=title, ylabel=item.unit or "value")
     at.set_xlabel("round" if item.draws == "curves" else item.axis)
     at.grid(alpha=0.3)
@@ -64,7 +64,7 @@ def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> o
         at.set_visible(False)
     for at, (name, cells) in zip(panels, shown.items(), strict=False):
         _many(at, item, cells, measured)
-        _label(at, item, name, cells)
+        _label(at, item, name)
         places = sorted({_place(cell, n) for n, cell in enumerate(cells)})
         at.set_xscale("log")
         at.set_xticks(places, [f"{x:g}" for x in places])
@@ -82,11 +82,10 @@ def _many(at: Any, item: Item, cells: list[Cell], measured: Found) -> None:
     """Draw a line for each method, with a colour and a mark of its own in every panel."""
     for name, points in _rows(cells).items():
         n = list(item.rows).index(name)
-        there = [(_place(c, k), measured[c.key]) for k, c in enumerate(points) if c.key in measured]
-        x, m = zip(*there, strict=True) if there else ((), ())
-        style: Json = {"color": f"C{n % 10}", "marker": MARKS[n // 10], "markersize": 4}
-        style |= {"linestyle": LINES[n // 10], "linewidth": 1, "label": name}
-        at.errorbar(x, [v.mean for v in m], [v.spread for v in m], **style)
+        ten = n // 10 % len(MARKS)
+        style: Json = {"color": f"C{n % 10}", "marker": MARKS[ten], "markersize": 4}
+        style |= {"linestyle": LINES[ten], "linewidth": 1, "label": name}
+        at.errorbar(*_points(points, measured), **style)
 
 
 def _stretched(percent: Array) -> Array:
@@ -135,10 +134,15 @@ def _place(cell: Cell, n: int) -> float:
 
 def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
     for name, points in _rows(cells).items():
-        there = [(_place(c, k), measured[c.key]) for k, c in enumerate(points) if c.key in measured]
-        if there:
-            x, m = zip(*there, strict=True)
-            at.errorbar(x, [v.mean for v in m], [v.spread for v in m], fmt="o-", label=name)
+        x, means, spreads = _points(points, measured)
+        if x:
+            at.errorbar(x, means, spreads, fmt="o-", label=name)
+
+
+def _points(cells: list[Cell], measured: Found) -> tuple[list[float], list[float], list[float]]:
+    """Return where a row's cells lie, what they gave, and its spread; those that were measured."""
+    there = [(_place(c, k), measured[c.key]) for k, c in enumerate(cells) if c.key in measured]
+    return [x for x, _ in there], [m.mean for _, m in there], [m.spread for _, m in there]
 
 
 def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
