@@ -7,6 +7,7 @@ over first.
 import sys
 from pathlib import Path
 
+from tacit.experiment.reproduce import is_of_today
 from tacit.papers.measured import KEPT, merged, read_results, results_of, write_results
 from tacit.papers.published import paper, papers
 from tacit.report.reproduction import SCALES, found, page
@@ -23,8 +24,17 @@ def take_over(folder: Path) -> None:
     for key in papers():
         files = sorted((folder / "results").glob(f"{key}-*.jsonl"))
         new = [r for file in files for r in read_results(file) if "dirty" not in r.commit]
-        if new:
-            write_results(KEPT / f"{key}.jsonl", merged(results_of(key), new))
+        write_results(KEPT / f"{key}.jsonl", merged(results_of(key), new))
+
+
+def drop_what_was() -> None:
+    """Drop records of cells whose settings are others now."""
+    for key in papers():
+        there = results_of(key)
+        now = [r for r in there if is_of_today(paper(key), r)]
+        if len(now) < len(there):
+            sys.stderr.write(f"{key}: {len(there) - len(now)} records of other settings dropped\n")
+            write_results(KEPT / f"{key}.jsonl", now)
 
 
 def pictures(key: str) -> dict[str, str]:
@@ -44,6 +54,7 @@ def pictures(key: str) -> dict[str, str]:
 if __name__ == "__main__":
     for folder in sys.argv[1:]:
         take_over(Path(folder))
+    drop_what_was()
     (DOCS / "reproduction").mkdir(exist_ok=True)
     for key in papers():
         text = page(paper(key), results_of(key), pictures(key))

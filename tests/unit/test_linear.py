@@ -106,6 +106,20 @@ def test_a_step_has_a_bound():
     assert drawn.sgd.lr == STABLE / 0.2
 
 
+def test_momentum_shortens_the_longest_step_only_where_clients_drift_apart():
+    moving = replace(AUTO, momentum=0.9)
+    one, two = (Known(dict.fromkeys("01"[:n], 10**7), DELTA, linear=50) for n in (1, 2))
+    pooled = private("centralised", epsilon=8.0, rounds=1, sgd=moving)
+    assert pooled.tuned(one).sgd.lr == FASTEST
+    shared = private("fedavg", epsilon=8.0, rounds=1, sgd=moving).tuned(two).sgd
+    assert shared.lr * shared.reach(STEPS) == pytest.approx(FASTEST * STEPS, rel=1e-3)
+    # a gradient that acts ten times brings its noise ten times, alone as well
+    few = Known({"0": 400}, DELTA, linear=50)
+    still = private("centralised", epsilon=1.0, rounds=1).tuned(few).sgd
+    swung = replace(pooled, epsilon=1.0).tuned(few).sgd
+    assert swung.lr * swung.reach(STEPS) == pytest.approx(still.lr * STEPS, rel=1e-3)
+
+
 SAID = st.fixed_dictionaries(
     {"clip": st.sampled_from([0.1, 1.0])},
     optional={

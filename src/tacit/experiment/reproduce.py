@@ -97,10 +97,20 @@ def _put(raw: Json, path: str, value: object) -> None:
 def folder_name(experiment: Experiment) -> str:
     """Return a folder's name that all settings, and nothing else, decide."""
     s = experiment.setting
+    return f"{name_of(experiment.method)}-{Path(s.data).stem}-{digest_of(experiment)}-s{s.seed}"
+
+
+def digest_of(experiment: Experiment) -> str:
+    """Return what all settings decide that have a part in what comes out."""
     usual = {name: getattr(Setting(), name) for name in MACHINE}
-    text = to_toml(replace(experiment, setting=replace(s, **usual)))
-    digest = hashlib.sha256(f"{RULES}\n{text}".encode()).hexdigest()[:10]
-    return f"{name_of(experiment.method)}-{Path(s.data).stem}-{digest}-s{s.seed}"
+    text = to_toml(replace(experiment, setting=replace(experiment.setting, **usual)))
+    return hashlib.sha256(f"{RULES}\n{text}".encode()).hexdigest()[:10]
+
+
+def settings_of(experiment: Experiment) -> str:
+    """Return a digest that is the same for all seeds and precisions, which a record names."""
+    usual = {name: getattr(Setting(), name) for name in ("seed", "precision")}
+    return digest_of(replace(experiment, setting=replace(experiment.setting, **usual)))
 
 
 def chosen(item: Item, only: Sequence[str]) -> list[Cell]:
@@ -231,6 +241,7 @@ class Reproduction:
             [value_of(cell, run) for run in runs],
             seeds=[e.setting.seed for e, _ in done],
             word=spec_of(first.method),
+            settings=settings_of(first),
             split=first.setting.split,
             rounds=first.method.rounds,
             precision=runs[0].experiment.setting.precision,
@@ -251,6 +262,20 @@ class Reproduction:
         if not directory.begun:
             return False
         return Run(directory.folder).rounds >= experiment.method.rounds
+
+
+def is_of_today(of: Paper, record: Measured) -> bool:
+    """Tell whether a record is of a cell as the paper's file has it now, not of other settings.
+
+    A record of before, which does not say of what settings it is, is taken for one.
+    """
+    item = of.items.get(record.item)
+    cell = item.cells.get(record.cell) if item else None
+    if cell is None:
+        return False
+    if not record.settings:
+        return True
+    return record.settings in map(settings_of, experiments_of(of, cell, record.scale))
 
 
 def item_of(word: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class Turns:
     epsilon: float  # what these may cost
     pull: float = 0.0  # how strongly a step draws a client's model to another one
     by_size: bool = False  # the mean counts a client by its examples
+    alone: bool = False  # whoever trains goes on from the own model, so nothing drifts apart
 
 
 def chosen(sgd: SGD, known: Known, turns: Turns) -> SGD:
@@ -59,8 +60,11 @@ def step_size(sgd: SGD, known: Known, turns: Turns) -> float:
     by = known.sizes.values() if turns.by_size else ()
     noise = noise_in_mean(sds, turns.k, known.linear, by) * math.sqrt(rounds)
     again = sgd.reach(sgd.private_steps(n)) / sgd.private_steps(n)  # with momentum, more than once
-    fastest = min(FASTEST / sgd.clip, STABLE / turns.pull if turns.pull else math.inf)
-    return rounded(min(fastest, WALK / noise) / again)
+    # momentum damps what a long step would swing, but it multiplies what clients drift apart
+    drift = 1.0 if turns.alone else again
+    fastest = FASTEST / sgd.clip / drift
+    stable = STABLE / turns.pull / again if turns.pull else math.inf
+    return rounded(min(fastest, stable, WALK / noise / again))
 
 
 def rounded(lr: float) -> float:

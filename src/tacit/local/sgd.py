@@ -260,7 +260,9 @@ class SGD:
         times = rounds * k / len(known.sizes)
         averaged, weighted = (1, False) if alone else (k, by_size)
         cost = epsilon or self.epsilon
-        return chosen(self, known, Turns(rounds, averaged, times, cost, pull, weighted))
+        only = alone or len(known.sizes) == 1
+        turns = Turns(rounds, averaged, times, cost, pull, weighted, alone=only)
+        return chosen(self, known, turns)
 
     def lr_in(self, round: int) -> PublicFloat:
         """Return the step size in a round."""

@@ -30,6 +30,7 @@ class Measured:
     values: list[float]  # one for each seed
     seeds: list[int] = field(default_factory=list)  # none: no run was needed
     word: str = ""  # of the method that ran; of several the best
+    settings: str = ""  # a digest of all of them, so that a record of others is known
     split: str = ""
     rounds: int = 0
     precision: str = ""

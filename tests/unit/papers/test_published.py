@@ -11,7 +11,7 @@ import pytest
 from tacit.core import BadInput
 from tacit.data.splits import SPLITS
 from tacit.experiment.formulas import FORMULAS
-from tacit.experiment.reproduce import experiments_of, preset
+from tacit.experiment.reproduce import experiments_of, is_of_today, preset
 from tacit.methods.spec import name_of, parted
 from tacit.papers.measured import Measured, results_of
 from tacit.papers.published import Item, paper, papers, read_paper
@@ -103,7 +103,7 @@ def test_a_preset_has_the_published_settings_of_any_row() -> None:
 @pytest.mark.parametrize("key", papers())
 def test_results_that_are_kept_are_of_cells(key: str) -> None:
     for record in results_of(key):
-        assert record.cell in paper(key).items[record.item].cells
+        assert is_of_today(paper(key), record), record.key
         assert record.commit
         assert not record.commit.endswith("-dirty")
 

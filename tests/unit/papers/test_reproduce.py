@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ import pytest
 from tacit.core import Known
 from tacit.experiment import reproduce
 from tacit.experiment.config import Experiment, Setting
-from tacit.experiment.reproduce import Reproduction, able, chosen, experiments_of, folder_name
+from tacit.experiment.reproduce import (
+    Reproduction,
+    able,
+    chosen,
+    experiments_of,
+    folder_name,
+    is_of_today,
+)
 from tacit.experiment.result import Run
 from tacit.experiment.work import Work, seconds_of, work_of
 from tacit.methods.spec import method_from_spec
@@ -114,6 +122,28 @@ def test_of_several_methods_the_best_is_taken(done: tuple[Path, list[Measured]])
     usual = method_from_spec(best.word).tuned(Known({}, 1e-5))
     assert usual == first.experiment.method
     assert (fedavg.seeds, fedavg.precision) == ([0], "f32")
+
+
+def test_a_record_of_other_settings_is_known(
+    done: tuple[Path, list[Measured]], tmp_path: Path
+) -> None:
+    """A page shows what the file asks for now, not what it asked for when something ran."""
+
+    def with_other(old: str, new: str) -> Paper:
+        assert old in MADE_UP
+        (tmp_path / "made_up.toml").write_text(MADE_UP.replace(old, new))
+        return read_paper(tmp_path / "made_up.toml")
+
+    _, (fedavg, best) = done
+    assert is_of_today(with_other("", ""), fedavg)
+    assert is_of_today(with_other("rules = { rounds = 2", "rules = { rounds = 3"), fedavg)
+    assert not is_of_today(with_other('"sgd.lr" = 0.1', '"sgd.lr" = 0.2'), fedavg)
+    assert not is_of_today(with_other('"sgd.lr" = 0.1', '"sgd.lr" = 0.2'), best)
+    more = with_other('"fedprox:mu=1.0"]', '"fedprox:mu=2.0"]')
+    assert is_of_today(more, best) == ("mu=0.1" in best.word)
+    silent = replace(fedavg, settings="")  # of before: it does not say
+    assert is_of_today(more, silent)
+    assert not is_of_today(more, replace(silent, cell="a/none"))
 
 
 def test_what_is_finished_is_read_and_shared_by_items(
