@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +23,10 @@ from tacit.experiment.sweep import (
     Swept,
     over_from,
     resume_sweep,
-    said_of,
     start_sweep,
 )
 from tacit.methods import METHODS
 from tacit.methods.spec import method_from_spec, raw_method
-from tacit.privacy import show_epsilon
 from tacit.report.page import write_report
 from tacit.report.pictures import draw_sweep
 from tacit.report.tables import Form, sweep_table
@@ -151,31 +148,14 @@ def show(swept: Swept, form: Form = "text") -> None:
     s, repeats = swept.plan.setting, swept.plan.repeats
     title = f"{Path(s.data).name}, {s.split}"
     print(f"{title}, {repeats} seed{'s' * (repeats > 1)}; eps at delta {s.delta:g}, zeroed out\n")
-    write_table(sweep_table(swept.rows), swept.folder)
+    write_table(f"{sweep_table(swept.rows)}\n\n{swept.choice}", swept.folder)
     print(sweep_table(swept.rows, form) + "\n")
     for note in swept.plan.notes:
         print(note)
     for name, why in swept.stopped.items():
         print(f"{name}: {why}")
-    print(_chosen(swept))
+    print(swept.choice)
     files = draw_sweep(swept.rows, swept.folder / "sweep", title)
     print(f"files in {swept.folder}, picture {files[0]}")
     print(f"report: {write_report([swept.folder])}")
     check_any_finished([row for _, row in swept.rows])
-
-
-def _chosen(swept: Swept) -> str:
-    """Say which point is best on public data, and what choosing has cost."""
-    runs = sum(len(runs) for _, runs in swept.runs)
-    cost = f"eps of all {runs} runs together is {show_epsilon(swept.together)}"
-    found = swept.validation
-    if found is None:
-        return f"{cost}: to choose by their test data costs that, and flatters; see --validate"
-    if math.isnan(found.accuracy[found.best]):
-        return f"{found.name}: there is no model of all to score; {cost}"
-    point, row = swept.rows[found.best]
-    return (
-        f"best on {found.records:,} public records of {found.name}: {said_of(point)} with "
-        f"{100 * found.accuracy[found.best]:.2f}%; its own eps is {show_epsilon(row.spent)}, but "
-        f"{cost}, which is what choosing has cost"
-    )

@@ -115,9 +115,14 @@ class Method(ABC, Generic[S]):
     """Its clients train in every round on whatever data they hold, so that another method may
     prepare these: it can be the main phase of DA-FL."""
 
-    wants_features: ClassVar[bool] = False
-    """Works with public features of images, not with their pixels, so that an experiment which does
-    not say otherwise puts some in front of it: see ``--features``."""
+    @property
+    def wants_features(self) -> bool:
+        """Whether it works with public features of images, not with their pixels.
+
+        Then an experiment which does not say otherwise puts some in front of it: see
+        ``--features``.
+        """
+        return False
 
     @property
     def prefers_features(self) -> bool:

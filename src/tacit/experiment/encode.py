@@ -6,7 +6,6 @@ norm, which is folded into its weights at the end: the encoder treats each examp
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,7 +21,7 @@ from tacit.core import BadInput, Diverged, check, rng_for
 from tacit.core.own_code import bare
 from tacit.data.examples import Dataset, Examples
 from tacit.models import MODELS, build
-from tacit.synthesis.encoder_file import Card, head_off
+from tacit.synthesis.encoder_file import Card, fingerprint, head_off
 
 SMOOTHING = 0.1  # of the labels (Szegedy et al. 2016)
 WARM = 0.2  # of all steps, until the step size is the largest
@@ -113,15 +112,6 @@ def trained(
         tacit=__version__,
     )
     return card, layers
-
-
-def fingerprint(rows: Examples) -> str:
-    """Return a checksum of examples and their labels."""
-    digest = hashlib.sha256()
-    for part in (rows.x, rows.y):
-        digest.update(f"{tuple(part.shape)} {part.dtype}".encode())
-        digest.update(part.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -115,11 +115,13 @@ def featured(federation: Federation, name: str, *, strict: bool = True) -> Feder
     Args:
         federation: who holds what
         name: of the features; none: all stays as it is
-        strict: refuse features that are not finite; else such a record has zeros, and who asks
-            learns nothing of it
+        strict: refuse features that are not finite, and an encoder that was trained on these
+            records; else such a record has zeros, and who asks learns nothing of it
     """
     if name == NONE:
         return federation
+    if strict and encoder_file.is_file(name):
+        encoder_file.refuse_own(name, federation.dataset.train)
     known = name in FEATURES or encoder_file.digest_of(name) != ""  # and not code, which changes
     published = known and not federation.dataset.own
     place = find(federation, name) if published else None

@@ -62,6 +62,7 @@ OWN = (
     ".lock",
 )
 SEVERAL = ("comparison.json", "sweep.json")  # beside the folders of runs that are compared
+CHOICE = "choice.json"  # beside them: what choosing among the runs of a sweep has cost
 Checkpoint = tuple[core.State, dict[ClientId, AskId]]  # and where each client's last reply is
 
 

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from types import UnionType
@@ -40,7 +41,7 @@ from tacit.experiment.curves import html_table, over_rounds
 from tacit.experiment.encoding import settled
 from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
-from tacit.experiment.rundir import free_folder
+from tacit.experiment.rundir import CHOICE, free_folder
 from tacit.experiment.start import data_again
 from tacit.experiment.tuning import Validation, public_data, together, validated_on
 from tacit.experiment.watch import Nobody, Watcher
@@ -52,6 +53,7 @@ from tacit.methods.spec import (
     raw_method,
     validated,
 )
+from tacit.privacy import show_epsilon
 
 FILE = "sweep.json"
 Values = dict[str, int | float]  # of the swept fields, such as {"epsilon": 1, "sgd.lr": 0.1}
@@ -134,6 +136,24 @@ class Swept:
     def together(self) -> float:
         """Epsilon of all runs together: what looking at all of them has cost."""
         return together([run for _, runs in self.runs for run in runs], self.plan.setting.delta)
+
+    @cached_property
+    def choice(self) -> str:
+        """Which point is best on public data, and what choosing has cost."""
+        runs = sum(len(runs) for _, runs in self.runs)
+        cost = f"eps of all {runs} runs together is {show_epsilon(self.together)}"
+        found = self.validation
+        if found is None:
+            flatters = "and flatters, and no eps covers the test records; see --validate"
+            return f"{cost}: to choose by their test data costs that, {flatters}"
+        if math.isnan(found.accuracy[found.best]):
+            return f"{found.name}: there is no model of all to score; {cost}"
+        point, row = self.rows[found.best]
+        return (
+            f"best on {found.records:,} public records of {found.name}: {said_of(point)} with "
+            f"{100 * found.accuracy[found.best]:.2f}%; its own eps is {show_epsilon(row.spent)}, "
+            f"but {cost}, which is what choosing has cost"
+        )
 
     @property
     def runs(self) -> list[tuple[Point, list[Run]]]:
@@ -324,6 +344,7 @@ def resume_sweep(
         public = public_data(plan.validate, plan.setting, dataset)
         found = replace(found, validation=validated_on(public, [runs for _, runs in found.runs]))
     write_json(found.table(), folder / TABLE)
+    write_json({"said": found.choice}, folder / CHOICE)
     return found
 
 

@@ -17,6 +17,7 @@ import torch
 from tacit import privacy
 from tacit.core import BadInput, Ledger, Sampling
 from tacit.data.examples import Dataset
+from tacit.data.new_inputs import Wanted, as_wanted
 from tacit.experiment.config import Setting, dataset_of, found_anywhere
 from tacit.experiment.result import Run
 from tacit.experiment.scoring import CHUNK
@@ -52,6 +53,8 @@ def public_data(word: str, setting: Setting, dataset: Dataset) -> Dataset:
     ):
         if theirs != ours:
             raise BadInput(f"validate = {word!r}: has {what} {theirs}, must have {ours}")
+    wanted = Wanted(dataset.shape, pixels=dataset.train.x.dtype == torch.uint8)
+    as_wanted(found.train.x, wanted, f"validate = {word!r}")  # as models take them, before any runs
     return found
 
 
@@ -83,10 +86,13 @@ def together(runs: Sequence[Run], delta: float) -> float:
     to others, or a record that is public in one run and not in another. Who holds a record differs
     between seeds, so where a run charges its clients unlike, it counts with its own epsilon at an
     even share of delta, and they are added. Clients are drawn by the seed, alike in runs of the
-    same one: that they are drawn at all is no help then.
+    same one: that they are drawn at all is no help then. Infinite, too, where clients answer with
+    models of their own, which no noise protects: how good these are tells of their records.
     """
     unit, observer = runs[0].experiment.method.protects
     methods = [run.experiment.method for run in runs]
+    if any(m.answers == "personal" for m in methods):
+        return math.inf
     dealt = {(s.seed, s.split, s.clients) for s in (run.experiment.setting for run in runs)}
     same = len(dealt) == 1
     if any(m.protects != (unit, observer) for m in methods):

@@ -125,6 +125,10 @@ class Settings(Method):
         return bool(certified and noisy and self.compressor.matrix in ("none", "binary"))
 
     @property
+    def wants_features(self) -> bool:
+        return self.kind == "gaussian"
+
+    @property
     def prefers_features(self) -> bool:
         return self.head != "prototypes" and self.can_share_gaussians
 

@@ -37,8 +37,12 @@ class Local(Trains[State]):
             self.sgd.refuse_clip("must be 0; head = 'gaussian' is in closed form, not trained")
 
     @property
+    def wants_features(self) -> bool:
+        return self.head == "gaussian"
+
+    @property
     def prefers_features(self) -> bool:
-        return self.head == "gaussian" or super().prefers_features
+        return self.wants_features or super().prefers_features
 
     def tuned(self, known: Known) -> Self:
         """Fit once what is in closed form; else choose what nobody has said of training."""

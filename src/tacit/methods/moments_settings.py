@@ -17,7 +17,6 @@ class Settings(Method):
 
     answers = "shared"
     can_follow: ClassVar[bool] = False
-    wants_features: ClassVar[bool] = True
     epsilon: float = 1.0  # what the release costs one example
     # auto: qda, with few records lda
     head: Literal["auto", "qda", "lda", "logistic", "mlp"] = "auto"
@@ -37,6 +36,10 @@ class Settings(Method):
     @property
     def rounds(self) -> int:
         return 1
+
+    @property
+    def wants_features(self) -> bool:
+        return True
 
     def terms(self, delta: float) -> Terms:
         return Terms(gdp_mu(self.epsilon, delta), self.share, self.s, self.R)

@@ -29,7 +29,14 @@ from tacit.report.audits import read_audits
 from tacit.report.conclusions import guarantee
 from tacit.report.figures import METRICS, Figure, figures
 from tacit.report.holdings import holdings_of
-from tacit.report.reading import RunFacts, flat, holds_runs, of_this_package, read_all
+from tacit.report.reading import (
+    RunFacts,
+    choice_in,
+    flat,
+    holds_runs,
+    of_this_package,
+    read_all,
+)
 from tacit.report.synthetic import Sheet, pool_of, synthetic_in, synthetic_of
 from tacit.report.tables import spread
 from tacit.report.words import in_words, learnt
@@ -143,9 +150,15 @@ def body(
         more=len(runs) - DETAILED,
         problems=[(run.folder.name, said) for run in runs for said in run.problems[:5]],
         samples=_sheets(runs, places)[:DETAILED],
+        choices=list(dict.fromkeys(filter(None, map(choice_in, _around(places))))),
         audits=[audited for folder in places if (audited := _audited(folder)).rows],
     )
     return text
+
+
+def _around(places: Sequence[Path]) -> list[Path]:
+    """Return folders and those that they are in: a run may be one of a sweep."""
+    return [folder for place in places for folder in (place, place.resolve().parent)]
 
 
 def _sheets(runs: Sequence[RunFacts], places: Sequence[Path]) -> list[Sheet]:

@@ -20,7 +20,7 @@ from tacit.engines.store import from_json
 from tacit.experiment.about import starts
 from tacit.experiment.config import of_before
 from tacit.experiment.metrics import SQUARED, WORDS
-from tacit.experiment.rundir import SEVERAL
+from tacit.experiment.rundir import CHOICE, SEVERAL
 from tacit.methods import METHODS
 from tacit.methods.spec import label_of, method_from
 from tacit.report.metric_lines import line_of, plain_json
@@ -28,6 +28,7 @@ from tacit.synthesis import encoder_file
 
 MOST_BYTES = 64_000_000  # of one file that is read as a whole
 MOST_RUNS = 500  # in one report
+MOST_SAID = 5000  # letters of what a sweep says of itself
 REPRODUCED = "runs"  # where `tacit reproduce --out FOLDER` keeps its runs
 DEEPEST = 50  # tables in tables of a configuration
 
@@ -354,3 +355,14 @@ def with_labels(runs: Sequence[RunFacts]) -> list[RunFacts]:
         label = f"{run.method}{run.of_features * ('features' not in apart)}"
         named.append(replace(run, label=f"{label}: {said}" if said else label))
     return named
+
+
+def choice_in(folder: Path) -> str:
+    """Return what a sweep's folder says of choosing among its runs; nothing elsewhere."""
+    try:
+        with (folder / CHOICE).open(encoding="utf-8") as file:
+            found = plain_json(file.read(MOST_SAID))
+    except (OSError, ValueError):
+        return ""
+    said = found.get("said") if isinstance(found, dict) else None
+    return " ".join(said.split()) if isinstance(said, str) else ""

@@ -25,7 +25,14 @@ from tacit.privacy.accounting import visible
 from tacit.report.conclusions import AGAINST
 from tacit.report.figures import METRICS
 from tacit.report.page import ASSETS, FILE, percent, template
-from tacit.report.reading import RunFacts, flat, ledger_lines, read_run, runs_in
+from tacit.report.reading import (
+    RunFacts,
+    choice_in,
+    flat,
+    ledger_lines,
+    read_run,
+    runs_in,
+)
 from tacit.report.words import event_in_words, kinds, owners_of, people, spoken_rounds
 
 REVIEW = "review.html"
@@ -280,6 +287,13 @@ def _trust(run: RunFacts, booked: Booked) -> list[Statement]:
     return said
 
 
+def _others(run: RunFacts) -> str:
+    """Return what other runs on the same data mean for this one."""
+    alone = "Runs on the same data add up; this page is of one."
+    chosen = choice_in(run.folder.resolve().parent)
+    return f"{alone} It is one of a sweep: {_cut(chosen, 400)}." if chosen else alone
+
+
 def _unprotected(run: RunFacts, booked: Booked) -> list[Statement]:
     """Return what no figure here covers."""
     lines = [line for _, line in booked.lines]
@@ -296,7 +310,7 @@ def _unprotected(run: RunFacts, booked: Booked) -> list[Statement]:
     return [
         *said,
         Statement("Evaluation", _evaluation(run, booked), _test_lines(booked)),
-        Statement("Other runs", "Runs on the same data add up; this page is of one.", not_booked),
+        Statement("Other runs", _others(run), not_booked),
         Statement(
             "Side channels",
             "Times, sizes of messages, failures, memory and power are not covered.",

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from tacit.core import BadInput
 from tacit.core.files import write_atomically
 from tacit.core.schema import check_value
+from tacit.data.examples import Examples
 from tacit.models import skeleton
 
 ENDING = ".safetensors"
 KEY = "tacit-encoder"  # of the card in the header of the file
-FORMAT = 1
+FORMAT = 2
 MOST = 1 << 30  # bytes of a file
 # encoder.safetensors as a user writes it, and with what was found in it once it was read
 WORD = re.compile(r"(?P<file>.+\.safetensors)(?:@(?P<data>[\w-]+)\.(?P<digest>[0-9a-f]{64}))?")
@@ -51,7 +52,7 @@ class Card:
     held_out: int  # such rows
     command: str  # that made it
     tacit: str  # the version that made it
-    checksum: str = ""  # of the numbers in the file
+    checksum: str = ""  # of the numbers in the file and of all else that the card says
     format: int = FORMAT
 
 
@@ -144,9 +145,9 @@ def head_off(model: nn.Module) -> nn.Sequential:
 
 
 def write(file: Path, card: Card, layers: nn.Module) -> Card:
-    """Write an encoder; return its card, with the checksum of its numbers."""
+    """Write an encoder; return its card, with the checksum."""
     numbers = {k: v.detach().contiguous() for k, v in layers.state_dict().items()}
-    card = replace(card, checksum=_checksum(numbers))
+    card = replace(card, checksum=_checksum(card, numbers))
     text = json.dumps(asdict(card), indent=1, ensure_ascii=False)
     write_atomically(file, save_tensors(numbers, {KEY: text}))
     return card
@@ -222,6 +223,26 @@ def load(word: str, shape: tuple[int, ...]) -> Network:
         raise BadInput(f"features = '{file}': {e}") from None
 
 
+def fingerprint(rows: Examples) -> str:
+    """Return a checksum of examples and their labels."""
+    digest = hashlib.sha256()
+    for part in (rows.x, rows.y):
+        digest.update(f"{tuple(part.shape)} {part.dtype}".encode())
+        digest.update(part.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def refuse_own(word: str, rows: Examples) -> None:
+    """Refuse an encoder that was trained on these very records, which are not public then."""
+    file = _place(_parts(word)["file"])
+    card, _ = read(file)
+    if card.rows == len(rows) and card.sha256 == fingerprint(rows):
+        raise BadInput(
+            f"features = '{file}': was trained on the records of this run ({card.data}), so what "
+            "it says of them is no public function, and no eps would cover it; must be other data"
+        )
+
+
 def _place(file: str) -> Path:
     try:
         return Path(file).expanduser()
@@ -234,9 +255,9 @@ def _layers(card: Card, numbers: dict[str, Tensor]) -> nn.Module:
     for name, values in numbers.items():
         if values.dtype != torch.float32:
             raise BadInput(f"{name}: is {values.dtype}; must be torch.float32")
-    if card.checksum != (found := _checksum(numbers)):
+    if card.checksum != (found := _checksum(card, numbers)):
         raise BadInput(
-            f"checksum = {card.checksum[:16]!r}: its numbers have {found[:16]!r}; "
+            f"checksum = {card.checksum[:16]!r}: its card and numbers have {found[:16]!r}; "
             "they are not those that it was written with"
         )
     layers = head_off(skeleton(card.network, card.shape, card.classes))
@@ -256,8 +277,9 @@ def _layers(card: Card, numbers: dict[str, Tensor]) -> nn.Module:
     return layers
 
 
-def _checksum(numbers: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _checksum(card: Card, numbers: dict[str, Tensor]) -> str:
+    said = asdict(replace(card, checksum=""))
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     for name in sorted(numbers):
         digest.update(f"{name} {tuple(numbers[name].shape)} {numbers[name].dtype}".encode())
         digest.update(numbers[name].contiguous().numpy().data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -43,7 +44,7 @@ ROUNDING = 1e-4  # what rounding may leave of no waves at all in a cell: it must
 # what features are multiplied by as inputs of a network, which steps of the usual sizes then suit;
 # a power of two, so that nothing is rounded
 SCALE = 4.0
-MANY = 64  # examples that an encoder of the user's own is tried on
+MANY = 64  # examples that an encoder is tried on; one of the user's own never sees more at a time
 
 
 def encoder(name: str, shape: tuple[int, ...]) -> Encoder:
@@ -371,7 +372,28 @@ def _own(name: str, shape: tuple[int, ...]) -> Encoder:
         raise BadInput(
             f"features = {name!r}: must be a function from inputs (n, ...) to features (n, k)"
         )
-    return _tried(name, found, shape)
+    return _tried(name, InParts(found), shape)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """A function that gets as many examples at a time as it is tried on, not more.
+
+    Else it could be another one for more of them.
+    """
+
+    found: Callable[[Tensor], object]
+
+    def __call__(self, x: Tensor) -> object:
+        """Return what it makes of inputs, however many there are."""
+        if torch.compiler.is_compiling() or 0 < len(x) <= MANY:  # an export has any number of them
+            return self.found(x)
+        if not len(x):  # who holds nothing; not every function has an answer to that
+            one = self.found(x.new_zeros(1, *x.shape[1:]))
+            return one[:0] if isinstance(one, Tensor) else one
+        parts = [self.found(part) for part in torch.split(x, MANY)]
+        fit = all(isinstance(part, Tensor) and part.dim() == 2 for part in parts)
+        return torch.cat(parts) if fit else parts  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4)
@@ -383,7 +405,7 @@ def _from_file(word: str, shape: tuple[int, ...]) -> Encoder:
 @lru_cache(maxsize=4)
 def _from_timm(word: str, shape: tuple[int, ...]) -> Encoder:
     """Return an encoder of another package, once it was tried."""
-    return _tried(word, timm_encoder.load(word, shape), shape)
+    return _tried(word, InParts(timm_encoder.load(word, shape)), shape)
 
 
 def _tried(name: str, found: Callable[[Tensor], object], shape: tuple[int, ...]) -> Encoder:
@@ -400,11 +422,12 @@ def _features(name: str, found: Callable[[Tensor], object], x: Tensor) -> Tensor
     """Return what an encoder makes of inputs, if that is one row for each of them."""
     made = found(x)
     # shapes, and not lengths: these stay open where a model is followed to be exported
-    if not isinstance(made, Tensor) or made.dim() != 2 or made.shape[0] != x.shape[0]:
+    rows = isinstance(made, Tensor) and made.dim() == 2 and made.shape[0] == x.shape[0]
+    if not isinstance(made, Tensor) or not rows or made.shape[1] == 0:
         got = tuple(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
         # no refusal that a client may tell of freely: it was fine when it was tried, so data decide
         raise ValueError(
-            f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k)"
+            f"features = {name!r}: gives {got} for {len(x)} inputs; must be ({len(x)}, k), k from 1"
         )
     return made.detach().float()
 
@@ -414,12 +437,13 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
 
     The release of moments rests on that: a record adds its own features to the sums, and nothing
     else. So the same random inputs are encoded together, in another order, one alone, and together
-    once more; then many, of which one is far from the others. It must neither draw random numbers
-    nor change.
+    once more; then many, of which one is far from the others and one is there twice. It must
+    neither draw random numbers nor change.
     """
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(4, *shape, generator=draw)
     many = torch.rand(MANY, *shape, generator=draw)
+    many[2] = many[1]
     cpu = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         before, drawn = digest(found), chance(cpu)

@@ -41,6 +41,7 @@ SOME = replace(
     train=DIGITS.train.take(torch.arange(450)),
     test=DIGITS.test.take(torch.arange(90)),
 )
+PUBLIC = replace(SOME, train=DIGITS.train.take(torch.arange(450, 900)))
 SHAPE = SOME.shape
 
 
@@ -51,7 +52,7 @@ def nobody(done, of, loss):
 @pytest.fixture(scope="module")
 def made():
     """An encoder of a few steps: its card, and its layers."""
-    return encode.trained(SOME, "auto", Training(epochs=12), command="tacit encode", told=nobody)
+    return encode.trained(PUBLIC, "auto", Training(epochs=12), command="tacit encode", told=nobody)
 
 
 @pytest.fixture
@@ -66,7 +67,9 @@ def changed(file, numbers=None, **card):
     old, blob = read(file)
     parts = load_tensors(blob) | (numbers or {})
     parts = {k: v for k, v in parts.items() if v is not None}
-    text = asdict(replace(old, checksum=encoder_file._checksum(parts))) | card
+    known = {k: v for k, v in card.items() if k in asdict(old)}
+    fits = encoder_file._checksum(replace(old, **known), parts)
+    text = asdict(old) | {"checksum": fits} | card
     file.write_bytes(save_tensors(parts, {KEY: json.dumps(text)}))
 
 
@@ -79,7 +82,7 @@ def test_training_learns_and_says_how_well(made):
     assert (card.network, card.width, card.rows, card.held_out) == ("mlp", 64, 450, 90)
     assert card.accuracy > 0.7  # of ten classes
     assert len(layers) == 3  # flat, linear, relu: the last linear layer is not there
-    again = encode.trained(SOME, "auto", Training(epochs=12), command="", told=nobody)
+    again = encode.trained(PUBLIC, "auto", Training(epochs=12), command="", told=nobody)
     assert all(
         torch.equal(a, b)
         for a, b in zip(again[1].state_dict().values(), layers.state_dict().values(), strict=True)
@@ -87,8 +90,9 @@ def test_training_learns_and_says_how_well(made):
 
 
 def test_the_cards_checksum_is_of_rows_and_labels(made):
-    other = replace(SOME.train, y=SOME.train.y.roll(1))
-    assert encode.fingerprint(SOME.train) == made[0].sha256 != encode.fingerprint(other)
+    rows = PUBLIC.train
+    other = replace(rows, y=rows.y.roll(1))
+    assert encoder_file.fingerprint(rows) == made[0].sha256 != encoder_file.fingerprint(other)
 
 
 def test_batch_norm_is_folded_into_convolutions_without_a_trace():
@@ -288,9 +292,9 @@ def test_features_by_an_encoder_are_kept_for_public_data_and_found_wherever_it_l
         ({"network": "logistic"}, {}, "1.bias: is .64,.; in the network 'logistic' it is missing"),
         ({"network": "os:system"}, {}, "model = 'os:system': .*allowed"),
         ({"network": "mlp:depth=3"}, {}, "model.depth: mlp takes hidden"),
-        ({"checksum": "0" * 64}, {}, "checksum = '0000000000000000': its numbers have"),
+        ({"checksum": "0" * 64}, {}, "checksum = '0000000000000000': its card and numbers have"),
         ({"width": 63}, {}, "width = 63: the network gives"),
-        ({"format": 2}, {}, "format = 2: this version reads 1"),
+        ({"format": 1}, {}, "format = 1: this version reads 2"),
         ({"std": [0.0]}, {}, "std = .*: must be a number for each channel"),
         ({"mean": [float("nan")]}, {}, "card.mean = nan: must be a number"),
         ({"data": "../x"}, {}, "data = '../x': must be letters"),
@@ -308,6 +312,28 @@ def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(card, numbers, w
     with pytest.raises(BadInput, match=f"features = '.*encoder.safetensors': .*{why}") as e:
         features.encoder(str(file), SHAPE)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [('"digits"', '"public"'), ('"classes": 10', '"classes": 11'), ("450", "451")],
+)
+def test_a_card_is_what_it_was_when_it_was_written(word, other, file):
+    """What is public about an encoder rests on the card."""
+    blob = file.read_bytes()
+    word, other = (json.dumps(text)[1:-1].encode() for text in (word, other))
+    assert blob.count(word) == 1
+    file.write_bytes(blob.replace(word, other))
+    with pytest.raises(BadInput, match="its card and numbers have"):
+        features.encoder(str(file), SHAPE)
+
+
+@pytest.mark.parametrize("word", ["ldp_fl:epsilon=1", "moments", "fedavg"])
+def test_an_encoder_of_the_same_records_is_not_public(word, file, tmp_path):
+    how = {"features": str(file), "out": tmp_path / "run", **QUICK}
+    with pytest.raises(BadInput, match=r"was trained on the records of this run .digits."):
+        tacit.run(word, data=PUBLIC, **how)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("size", [0, 7, 40, 200, -1])

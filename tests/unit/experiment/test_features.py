@@ -217,6 +217,8 @@ def test_a_run_from_before_there_were_features_is_without(tmp_path):
         ("fedavg", "hogg", r"features = 'hogg': did you mean 'hog'\?.* auto, none, hog"),
         ("fedavg", "no_such_module:f", "features = 'no_such_module:f': cannot be loaded"),
         ("moments", "none", "features = 'none': moments works with features of images; allowed"),
+        ("local:head=gaussian", "none", "features = 'none': local works with features of images"),
+        ("cuag:head=gaussian,epsilon=8", "none", "features = 'none': cuag works with features"),
     ],
 )
 def test_a_wrong_name_is_refused_in_one_line(word, features, why, tmp_path):
@@ -240,8 +242,8 @@ def wide(x):
 def seldom(x):  # what it is tried on has no pixel that is quite white
     return x.flatten(1) / (x.flatten(1).amax(1, keepdim=True) - 1.0).abs().gt(1e-6)
 def afraid(x):
-    if len(x) > 65:
-        raise RuntimeError("too many")
+    if (x.max() - 1.0).abs() < 1e-6:
+        raise RuntimeError("too bright")
     return x.flatten(1)
 """
 
@@ -255,7 +257,7 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
     assert state(done.folder).x["1.weight"].shape == (10, 7)
     for name, why in (
         ("seldom", "not finite for some input"),
-        ("afraid", "RuntimeError: too many"),
+        ("afraid", "RuntimeError: too bright"),
     ):
         with pytest.raises(BadInput, match=f"features = 'own_features:{name}': .*{why}"):
             tacit.run(

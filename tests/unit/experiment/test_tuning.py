@@ -130,6 +130,24 @@ def test_a_sweep_is_chosen_on_public_data_and_says_what_it_has_cost(public, tmp_
     right = float((model.predict(digits.x[:200]) == digits.y[:200]).float().mean())
     assert swept.table()[1]["validated"] == swept.validation.accuracy[1] == pytest.approx(right)
     assert swept.together > max(row.spent for _, row in swept.rows)
+    assert swept.choice in said
+    assert swept.choice in (tmp_path / "s" / "table.txt").read_text()
+    assert swept.choice in (tmp_path / "s" / "report.html").read_text()
+    one = swept.runs[1][1][0].folder
+    assert call(["report", str(one)]) == call(["report", str(one), "--for", "review"]) == 0
+    for page in one.glob("*.html"):
+        assert "runs together is" in page.read_text()
+    assert len(list(one.glob("*.html"))) == 2
+
+
+def test_to_choose_by_models_that_no_noise_protects_has_no_epsilon(tmp_path, capsys):
+    """A client's own model is fitted to its records as they are, and so is its accuracy."""
+    for n, word in enumerate(("local", "cuag:epsilon=8")):
+        out = str(tmp_path / str(n))
+        call(["sweep", word, "--over", "rounds=1", "--clients", "2", "--out", out])
+        said = capsys.readouterr().out
+        assert "eps of all 1 runs together is inf: to choose by their test data costs that" in said
+        assert "no eps covers the test records" in said
 
 
 def test_without_it_the_test_data_are_not_praised(tmp_path, capsys):
@@ -147,6 +165,17 @@ def test_without_it_the_test_data_are_not_praised(tmp_path, capsys):
 def test_data_that_cannot_choose_are_refused_before_anything_runs(tmp_path, word, why):
     with pytest.raises(BadInput, match=why):
         tacit.sweep("fedavg", {"sgd.lr": [0.1]}, out=tmp_path / "s", validate=word)
+    assert not (tmp_path / "s").exists()
+
+
+def test_inputs_that_models_would_not_take_are_refused_before_anything_runs(public, tmp_path):
+    with np.load(public) as old:
+        np.savez(tmp_path / "scaled.npz", x=old["x"] / 16.0, y=old["y"])
+    why = r"validate = '.*scaled.npz': from 0 to 15.9375: must be pixels"
+    with pytest.raises(BadInput, match=why):
+        tacit.sweep(
+            "fedavg", {"sgd.lr": [0.1]}, validate=str(tmp_path / "scaled.npz"), out=tmp_path / "s"
+        )
     assert not (tmp_path / "s").exists()
 
 

@@ -282,6 +282,13 @@ def without_outliers(x):
     return x.flatten(1).clamp(max=float(x.mean() + 3 * x.std()))
 def of_many(x):
     return x.flatten(1) - (x.flatten(1).mean(0) if len(x) > 30 else 0)
+def by_how_often(x):
+    y = x.flatten(1)
+    return y * (y[:, None] == y).all(2).sum(1, keepdim=True)
+def nothing(x):
+    return x.new_zeros(len(x), 0)
+def of_very_many(x):
+    return x.flatten(1) - (x.flatten(1).mean(0) if len(x) > 64 else 0)
 def seldom(x):
     return x.flatten(1) * torch.from_numpy(numpy.random.rand(len(x), 1) > 1e-9)
 class Slow:
@@ -319,6 +326,8 @@ def test_another_thread_that_draws_is_not_taken_for_the_encoder():
         *((name, "depends on the others") for name in ("noisy", "remembering", "wider")),
         *((name, "depends on the others") for name in ("by_the_largest", "without_outliers")),
         *((name, "depends on the others") for name in ("of_many", "seldom", "slow")),
+        ("by_how_often", "depends on the others"),
+        ("nothing", "gives (4, 0) for 4 inputs; must be (4, k), k from 1"),
         ("infinite", "not finite"),
         ("failing", "AssertionError: several"),
     ],
@@ -338,6 +347,18 @@ def test_an_encoder_that_is_no_function_of_one_example_is_refused_by_name(
     assert torch.equal(torch.get_rng_state(), state)
     assert encoder("mixing_encoders:of_pixels", (1, 8, 8))(torch.rand(5, 1, 8, 8)).shape == (5, 64)
     assert encoder("mixing_encoders:fine", (1, 8, 8))(torch.rand(5, 1, 8, 8)).shape == (5, 7)
+    monkeypatch.delitem(sys.modules, "mixing_encoders")
+
+
+def test_an_encoder_never_sees_more_examples_than_it_was_tried_on(tmp_path, monkeypatch):
+    """Else one that mixes many would pass for one that mixes none."""
+    (tmp_path / "mixing_encoders.py").write_text(MIXING)
+    monkeypatch.syspath_prepend(tmp_path)
+    encode = encoder("mixing_encoders:of_very_many", (1, 8, 8))
+    x = torch.rand(150, 1, 8, 8)
+    together = encode(x)
+    assert together.shape == (150, 64)
+    torch.testing.assert_close(together, torch.cat([encode(row) for row in x.split(1)]))
     monkeypatch.delitem(sys.modules, "mixing_encoders")
 
 
