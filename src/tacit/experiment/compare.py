@@ -33,6 +33,7 @@ from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import Busy, RunDir, free_folder, plain, restore
 from tacit.experiment.shared_options import with_common
+from tacit.experiment.signs import each_once
 from tacit.experiment.start import data_again
 from tacit.experiment.watch import Nobody, Watcher
 from tacit.methods.spec import folder_of, method_from_spec, validated
@@ -208,6 +209,7 @@ def compare(
     return start_comparison(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
+@each_once()
 def start_comparison(
     plan: Comparison,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -84,7 +85,8 @@ class Plan:
             return prepared(method, known, s.seed)
 
         given, method = experiment.method, ready(experiment.method)
-        warn_of(of_signal(given, method, ready, sizes, s.delta, numbers_of(model)))
+        sums = math.prod(shape) * len(dataset.classes)
+        warn_of(of_signal(given, method, ready, sizes, s.delta, numbers_of(model), sums))
         experiment = replace(experiment, method=settled(method))
         check_aggregate(experiment, len(federation.everyone))
         check_goal(experiment.method, dataset.goal)

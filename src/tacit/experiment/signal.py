@@ -3,7 +3,8 @@
 The most that data can say is that all examples pull the same way, each with its whole clipping
 norm. A step then moves by q n C, and its noise, z C on each of d numbers, has norm z C sqrt(d).
 Over independent steps and clients signals add up and noise adds up in squares, so that their ratio
-is at most the root of the sum of (q n / z)^2 / d.
+is at most the root of the sum of (q n / z)^2 / d. Moments of features, released once, are at least
+a sum of features for each class.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping
 
 from tacit.core import FEDERATION, BadInput, ClientId, Gaussian, Method, Release
 from tacit.experiment.calibration import participations
-from tacit.methods.spec import method_from, raw_method
+from tacit.methods.spec import method_from, name_of, raw_method
+from tacit.synthesis.moments import COVARIANCES, MEANS
 
 LOOKED_AT = 8  # clients; many are alike
 MANY = 1000
@@ -29,6 +31,7 @@ def of_signal(
     sizes: Mapping[ClientId, int],
     delta: float,
     numbers: int,
+    sums: int = 1,
 ) -> list[str]:
     """Return that noise drowns whatever data can say; nothing if it does not.
 
@@ -39,11 +42,12 @@ def of_signal(
         sizes: examples of each client
         delta: of the certificate
         numbers: in the model
+        sums: of features, over all classes
     """
     times = participations(tuple(sizes), ready.per_round, ready.rounds, sample_seed=0)
 
     def strength(method: Method) -> float:
-        return _ratio(method, sizes, times, delta, numbers)
+        return _ratio(method, sizes, times, delta, numbers, sums)
 
     try:
         ratio = strength(ready)
@@ -55,9 +59,9 @@ def of_signal(
         return []
     more = f"they meet at about epsilon = {meet:.2g}; " if meet else ""
     return [
-        f"noise will be {1 / ratio:.3g} times as long as all that the data can say, so little can "
-        f"be learnt; {more}less noise, fewer numbers (a smaller model, --features) or more data "
-        "help"
+        f"{name_of(method)}: noise will be {1 / ratio:.3g} times as long as all that the data can "
+        f"say, so little can be learnt; {more}less noise, fewer numbers (a smaller model, "
+        "--features) or more data help"
     ]
 
 
@@ -67,6 +71,7 @@ def _ratio(
     times: Counter[ClientId],
     delta: float,
     numbers: int,
+    sums: int = 1,
 ) -> float:
     """Return the most that signal over noise can be in a whole run; infinite without noise."""
     everyone = tuple(sizes)
@@ -76,20 +81,23 @@ def _ratio(
         return math.inf
     alike = len(times) / max(1, len(some))
     together = method.per_round or len(everyone)
-    return math.sqrt(
-        sum(
-            _squared(line, together, numbers)
-            if line.owner == FEDERATION
-            else alike * _squared(line, some[line.owner] if line.unit == "example" else 1, numbers)
-            for line in lines
-        )
-    )
+    # a client's own model has its own records besides, which no noise drowns
+    once = sums if method.answers != "personal" else 1
+    squares = []
+    for line in lines:
+        d = numbers if line.total() > 1 else once if line.what in (MEANS, COVARIANCES) else 1
+        if line.owner == FEDERATION:
+            squares.append(_squared(line, together, d))
+        else:
+            n = some[line.owner] if line.unit == "example" else 1
+            squares.append(alike * _squared(line, n, d))
+    return math.sqrt(sum(squares))
 
 
-def _squared(line: Release, n: int, numbers: int) -> float:
-    """Return the squared ratio of a line: what is released once may be a single number."""
+def _squared(line: Release, n: int, d: int) -> float:
+    """Return the squared ratio of a line of d numbers; of one that is released once, at least 1."""
     assert isinstance(line.event, Gaussian)
-    z, d = line.event.z, numbers if line.total() > 1 else 1
+    z = line.event.z
     return line.total() * (line.sampling.q * n / z) ** 2 / d if z else math.inf
 
 

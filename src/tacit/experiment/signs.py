@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from tacit.core import Json
 from tacit.data.examples import Dataset
@@ -12,9 +14,27 @@ LARGE = 100.0  # from which on numbers that a network sees are far from its scal
 SCALED = "scale them to about -1..1, or state public ranges in a schema (`tacit data schema`)"
 
 
+_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """Say nothing twice meanwhile: several runs are checked together, and again one by one."""
+    before = _said.set(set())
+    try:
+        yield
+    finally:
+        _said.reset(before)
+
+
 def warn_of(signs: Sequence[str]) -> None:
     """Say each on a line of its own, to whoever has the data."""
+    said = _said.get()
     for sign in signs:
+        if said is not None and sign in said:
+            continue
+        if said is not None:
+            said.add(sign)
         print(f"warning: {sign}", file=sys.stderr, flush=True)  # noqa: T201
 
 

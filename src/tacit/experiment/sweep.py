@@ -42,6 +42,7 @@ from tacit.experiment.encoding import settled
 from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import CHOICE, free_folder
+from tacit.experiment.signs import each_once
 from tacit.experiment.start import data_again
 from tacit.experiment.tuning import Validation, public_data, together, validated_on
 from tacit.experiment.watch import Nobody, Watcher
@@ -293,6 +294,7 @@ def sweep(
     return start_sweep(plan, out=Path(out) if out else None, dataset=dataset, watch=watch)
 
 
+@each_once()
 def start_sweep(
     plan: Sweep,
     *,

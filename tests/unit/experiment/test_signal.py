@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+import tacit
 from tacit.core import Gaussian, Release
 from tacit.experiment.calibration import calibrated, participations
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.plan import Plan
 from tacit.experiment.signal import _ratio, of_signal
 from tacit.local.sgd import SGD
+from tacit.methods.cuag import CUAG
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.ldp_fl import LDPFL
@@ -24,13 +26,13 @@ def ready(method):
     return calibrated(method, SIZES, 1e-5, 0)
 
 
-def ratio_of(method, sizes=SIZES):
+def ratio_of(method, sizes=SIZES, sums=1):
     times = participations(tuple(sizes), method.per_round, method.rounds, 0)
-    return _ratio(method, sizes, times, 1e-5, NUMBERS)
+    return _ratio(method, sizes, times, 1e-5, NUMBERS, sums)
 
 
-def said(method, numbers=NUMBERS):
-    return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers)
+def said(method, numbers=NUMBERS, sums=1):
+    return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers, sums)
 
 
 def test_the_ratio_by_hand():
@@ -52,6 +54,21 @@ def test_few_clients_stand_for_all():
     method = calibrated(LDPFL(mode="gradient", epsilon=0.5, rounds=3), many, 1e-5, 0)
     few = ratio_of(method)
     assert ratio_of(method, many) == pytest.approx(few * math.sqrt(50))
+
+
+def test_moments_are_at_least_a_sum_of_features_for_each_class():
+    """Of two clients, both releases: sqrt(2) * 600 * hypot(1 / z1, 1 / z2) / sqrt(sums)."""
+    method = Moments(epsilon=0.5)
+    zs = [line.event.z for line in method.releases({"a": 600}, {"a": 1}, 1e-5)]
+    assert len(zs) == 2
+    wanted = math.sqrt(2) * 600 * math.hypot(*(1 / z for z in zs)) / math.sqrt(900)
+    assert ratio_of(method, sums=900) == pytest.approx(wanted)
+    (line,) = said(replace(method, epsilon=0.001), sums=900)
+    assert line.startswith("moments: noise will be")
+    assert "they meet at about epsilon = " in line
+    personal = CUAG(epsilon=0.01, head="gaussian")  # with its own records, exact
+    assert said(replace(method, epsilon=0.01), sums=900)
+    assert not said(personal, sums=900)
 
 
 def test_it_is_said_with_the_eps_at_which_signal_and_noise_meet():
@@ -82,9 +99,18 @@ def test_noise_that_was_given_by_hand_has_no_epsilon_to_change():
 def test_a_run_says_it_before_it_starts(capsys):
     setting = Setting(clients=2, model="logistic")
     Plan.of(Experiment(LDPFL(mode="gradient", epsilon=1e-4, rounds=2), setting))
-    assert "warning: noise will be" in capsys.readouterr().err
+    assert "warning: ldp_fl: noise will be" in capsys.readouterr().err
     Plan.of(Experiment(LDPFL(mode="gradient", epsilon=8.0, rounds=2), setting))
     assert "noise will be" not in capsys.readouterr().err
+
+
+def test_a_comparison_says_it_once_and_of_whom(tmp_path, capsys):
+    words = ["ldp_fl:epsilon=0.0001,rounds=1", "moments:epsilon=0.0001"]
+    tacit.compare(words, clients=2, workers=0, out=tmp_path / "c")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "noise will be" in line]
+    assert [line.split(":")[1] for line in lines] == [" ldp_fl", " moments"]
+    tacit.compare(words[:1], clients=2, workers=0, out=tmp_path / "d")  # another one says it anew
+    assert capsys.readouterr().err.count("noise will be") == 1
 
 
 @dataclass(frozen=True)
