@@ -24,7 +24,8 @@ def take_over(folder: Path) -> None:
     for key in papers():
         files = sorted((folder / "results").glob(f"{key}-*.jsonl"))
         new = [r for file in files for r in read_results(file) if "dirty" not in r.commit]
-        write_results(KEPT / f"{key}.jsonl", merged(results_of(key), new))
+        if new:
+            write_results(KEPT / f"{key}.jsonl", merged(results_of(key), new))
 
 
 def drop_what_was() -> None:
