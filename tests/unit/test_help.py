@@ -121,7 +121,8 @@ def test_help_of_a_method_ends_with_commands_that_work(
     assert call(run.split()[1:]) == 2
     *signs, said = capsys.readouterr().err.splitlines()
     assert said == "tacit: planned"
-    assert all(sign.startswith("warning: noise will be") for sign in signs)  # digits are few
+    begin = f"warning: {name}: noise will be"  # digits are few
+    assert all(sign.startswith(begin) for sign in signs)
     assert type(planned[0].experiment.method) is METHODS[name]
 
 
