@@ -41,6 +41,8 @@ class CUAG(Sending):
     averages = True
 
     def init(self, x0: Params) -> State:
+        if self.kind == "gaussian":  # what is shared is no network
+            return State(Params({}), Params({}), {}, {})
         return State(x0, x0.zeros(), self.compressor.rates(x0), shared_out(self.clip, x0))
 
     def run(self, cohort: Cohort, s: State) -> Iterator[State]:

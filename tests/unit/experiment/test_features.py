@@ -141,6 +141,17 @@ def test_any_method_takes_them_and_goes_on_with_them(tmp_path):
     assert facts.label == "fedavg of public features hog"
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["cuag:epsilon=8", "local:head=gaussian", "moments", "dafl:rounds=1", "gfl:rounds=1"],
+)
+def test_who_makes_something_else_than_the_network_is_resumed_too(word, tmp_path):
+    """Also where nothing is left to do, as in a comparison that goes on."""
+    done = tacit.run(word, data=SOME, out=tmp_path / "run", **QUICK)
+    before = done.metrics
+    assert resume(done.folder, dataset=SOME).metrics == before
+
+
 def test_kd_dpfl_works_on_features_in_both_phases(tmp_path):
     word, split = "kd_dpfl:rounds=1,per_round=3", "sizes:2x150,2x50,public=50"
     done = tacit.run(word, features="hog", split=split, workers=0, data=SOME, out=tmp_path / "run")
