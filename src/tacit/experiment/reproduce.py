@@ -228,7 +228,7 @@ class Reproduction:
     ) -> Measured | None:
         """Return what one method gave, with the seeds that are finished."""
         names = [(e, folder_name(e)) for e in seeds]
-        done = [(e, Run(self.out / RUNS / n)) for e, n in names if self._finished(e, n, stopped)]
+        done = [(e, Run(self.out / RUNS / n)) for e, n in names if self._finished(n, stopped)]
         if not done:
             return None
         first, runs = done[0][0], [run for _, run in done]
@@ -243,7 +243,7 @@ class Reproduction:
             word=spec_of(first.method),
             settings=settings_of(first),
             split=first.setting.split,
-            rounds=first.method.rounds,
+            rounds=runs[0].experiment.method.rounds,
             precision=runs[0].experiment.setting.precision,
             commit=", ".join(dict.fromkeys(start["commit"] or "" for start in began)),
             date=max(start["started"] for start in began)[:10],
@@ -254,14 +254,15 @@ class Reproduction:
             curves=[[value for _, value in curve] for curve in curves],
         )
 
-    def _finished(self, experiment: Experiment, name: str, stopped: dict[str, str]) -> bool:
+    def _finished(self, name: str, stopped: dict[str, str]) -> bool:
         """Tell whether a run is at its end, or was stopped for good."""
         if name in stopped:
             return True
         directory = RunDir(self.out / RUNS / name)
         if not directory.begun:
             return False
-        return Run(directory.folder).rounds >= experiment.method.rounds
+        run = Run(directory.folder)  # which may have chosen fewer rounds than it was given
+        return run.rounds >= run.experiment.method.rounds
 
 
 def is_of_today(of: Paper, record: Measured) -> bool:

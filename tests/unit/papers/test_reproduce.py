@@ -124,6 +124,17 @@ def test_of_several_methods_the_best_is_taken(done: tuple[Path, list[Measured]])
     assert (fedavg.seeds, fedavg.precision) == ([0], "f32")
 
 
+def test_a_run_that_chose_fewer_rounds_is_at_its_end(tmp_path: Path) -> None:
+    text = MADE_UP.replace('fedavg = { method = "fedavg",', 'fedavg = { method = "moments",')
+    text = text.replace(
+        '{ method = ["fedprox:mu=0.1", "fedprox:mu=1.0"]', '{ method = "local:head=gaussian"'
+    )
+    text = text.replace("rounds = 1, ", "").replace("rounds = 2, ", "")
+    (tmp_path / "made_up.toml").write_text(text)
+    once = of(read_paper(tmp_path / "made_up.toml"), "table1", tmp_path / "out", 1, "a")
+    assert [m.rounds for m in once.conduct()] == [1, 1]
+
+
 def test_a_record_of_other_settings_is_known(
     done: tuple[Path, list[Measured]], tmp_path: Path
 ) -> None:
