@@ -359,8 +359,11 @@ def with_labels(runs: Sequence[RunFacts]) -> list[RunFacts]:
 
 def choice_in(folder: Path) -> str:
     """Return what a sweep's folder says of choosing among its runs; nothing elsewhere."""
+    where = folder / CHOICE
+    if not where.is_file():  # a pipe would be waited for
+        return ""
     try:
-        with (folder / CHOICE).open(encoding="utf-8") as file:
+        with where.open(encoding="utf-8") as file:
             found = plain_json(file.read(MOST_SAID))
     except (OSError, ValueError):
         return ""

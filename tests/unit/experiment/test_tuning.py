@@ -1,6 +1,7 @@
 """Choosing among runs by public data, and what looking at all of them has cost."""
 
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from tacit.experiment.tuning import Validation, together
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.kd_dpfl import KDDPFL
 from tacit.methods.ldp_fl import LDPFL
+from tacit.report.reading import choice_in
 
 DELTA = 1e-5
 
@@ -191,3 +193,15 @@ def test_other_shapes_and_classes_are_refused(public, tmp_path):
             tacit.sweep(
                 "fedavg", {"sgd.lr": [0.1]}, validate=str(tmp_path / name), out=tmp_path / "s"
             )
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"said": 3}', "[" * 4000, "{", '{"said": "cut sh'])
+def test_a_folder_that_says_nothing_of_a_choice_is_read_as_such(text, tmp_path):
+    assert choice_in(tmp_path) == ""
+    (tmp_path / "choice.json").write_text(text)
+    assert choice_in(tmp_path) == ""
+
+
+def test_nobody_waits_for_a_pipe_in_a_strangers_folder(tmp_path):
+    os.mkfifo(tmp_path / "choice.json")
+    assert choice_in(tmp_path) == ""
