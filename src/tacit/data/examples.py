@@ -24,7 +24,7 @@ class Examples:
 
     def take(self, rows: Tensor) -> Examples:
         """Return a copy of these rows, in this order."""
-        return Examples(self.x[rows], self.y[rows])
+        return Examples(picked(self.x, rows), picked(self.y, rows))
 
     def between(self, first: int, last: int) -> Examples:
         """Return a copy of the rows from one to before another, which lie together: at once."""
@@ -33,6 +33,13 @@ class Examples:
     def plus(self, other: Examples) -> Examples:
         """Return these examples followed by others of the same kind."""
         return union([self, other])
+
+
+def picked(x: Tensor, rows: Tensor | slice) -> Tensor:
+    """Return ``x[rows]``, each row copied at once: indexing copies number by number."""
+    if isinstance(rows, slice) or rows.dtype != torch.int64 or rows.dim() != 1:
+        return x[rows]
+    return x.index_select(0, rows) if bool((rows >= 0).all()) else x[rows]
 
 
 def union(parts: Sequence[Examples]) -> Examples:

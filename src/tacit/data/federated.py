@@ -15,7 +15,7 @@ from torch import Tensor
 from tacit.core import BadInput, ClientId, PartOfTests, seed_for
 from tacit.core.data import Examples as AnyExamples
 from tacit.core.data import IntArray, Rows
-from tacit.data.examples import Dataset, Examples, Owners, Pool, union
+from tacit.data.examples import Dataset, Examples, Owners, Pool, picked, union
 from tacit.data.places import Keys, keys, places
 from tacit.data.splits import SPLITS, Split, is_own_split, owner_column, split
 
@@ -106,11 +106,11 @@ class LocalData:
     def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return inputs (float, normalised, channels-last) and labels of some of these rows."""
         at: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows)
-        x, y = self.examples.x[at], self.examples.y[at]
+        x, y = picked(self.examples.x, at), picked(self.examples.y, at)
         if x.dtype == torch.uint8:
             x = x.float().div_(255.0)
         if self._noise is not None:
-            x = x + self._noise[at]
+            x = x + picked(self._noise, at)
         if x.dim() == 4:
             factor, shift = self._scale
             # x may be a view of the source

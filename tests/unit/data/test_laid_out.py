@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.data import federated
-from tacit.data.examples import Dataset, Examples
+from tacit.data.examples import Dataset, Examples, picked
 from tacit.data.federated import Federation
 from tacit.data.splits import Split
 
@@ -41,3 +41,34 @@ def test_what_one_request_changes_the_next_one_does_not_meet(monkeypatch, limit)
     made.train("0").batch(slice(None))[0].zero_()
     assert torch.equal(made.train("0").examples.x, before)
     assert torch.equal(made.dataset.train.x[:3], before)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.tensor([2, 0, 2]),
+        torch.tensor([-1, 0]),
+        torch.tensor([], dtype=torch.int64),
+        torch.tensor([[0, 1], [2, 3]]),
+        torch.tensor([True, False, True, False, False]),
+        torch.tensor([3, 1], dtype=torch.int32),
+        slice(1, None, 2),
+    ],
+)
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.int64])
+def test_picked_rows_are_those_of_indexing(rows, kind):
+    x = torch.arange(5 * 3 * 4, dtype=kind).view(5, 3, 4)
+    assert torch.equal(picked(x, rows), x[rows])
+    assert picked(x, rows).dtype == kind
+    assert torch.equal(picked(x[:, :, 0], rows), x[:, :, 0][rows])  # that lie apart, too
+
+
+def test_a_row_that_is_not_there_is_refused():
+    with pytest.raises(IndexError):
+        picked(torch.arange(3), torch.tensor([0, 3]))
+
+
+def test_a_picked_copy_is_nobody_elses_memory():
+    x = torch.arange(4.0)
+    picked(x, torch.arange(4)).zero_()
+    assert x.sum() == 6
