@@ -12,7 +12,7 @@ import tyro
 
 from tacit import codec
 from tacit.cli.flags import parse
-from tacit.cli.runs import resumable
+from tacit.cli.runs import Interrupted
 from tacit.cli.tracking import watcher
 from tacit.core import check
 from tacit.experiment.config import to_toml
@@ -106,8 +106,11 @@ def reproduce(args: Sequence[str]) -> None:
     work = Reproduction(
         paper(key), name, able(cells), given.scale, given.repeats, given.out, machine
     )
-    with resumable(given.out, exists=True), watcher(given.item) as watch:
-        measured = work.conduct(watch)
+    try:
+        with watcher(given.item) as watch:
+            measured = work.conduct(watch)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; the same command goes on where it was") from None
     _show(work, item, measured)
 
 

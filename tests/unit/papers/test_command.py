@@ -9,7 +9,7 @@ import pytest
 from tacit.cli.main import call
 from tacit.cli.reproductions import _hours
 from tacit.experiment.config import read_experiment
-from tacit.experiment.reproduce import experiments_of
+from tacit.experiment.reproduce import Reproduction, experiments_of
 from tacit.papers.published import paper
 
 
@@ -32,6 +32,21 @@ def test_a_table_by_formula_is_made_at_once(
     assert "not measured: the performance loss of LDP-FL is below" in said
     assert (out / "results" / "ldp_fl-table3-full.jsonl").read_text().count("\n") == 1
     assert "| mnist/150/ldp_fl | 1.72 | 20.03 |" in (out / "ldp_fl-table3-full/page.md").read_text()
+
+
+def test_ctrl_c_names_the_command_that_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which is not `tacit resume`: the folder is that of many runs."""
+
+    def pressed(work: Reproduction, watch: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reproduction, "conduct", pressed)
+    args = ["kd_dpfl/figure4", "--only", "mnist", "--out", str(tmp_path)]
+    assert call(["reproduce", *args]) == 130
+    said = "tacit: stopped; the same command goes on where it was"
+    assert capsys.readouterr().err.splitlines()[-1] == said
 
 
 def test_cells_become_experiment_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
