@@ -466,3 +466,15 @@ def test_doctor_methods_data(tmp_path: Path, printed: Printed) -> None:
     assert "1,437 train and 360 test examples of 1x8x8, 10 classes" in printed(
         "data", "check", "digits"
     )
+
+
+def test_an_interpreter_is_enough(tmp_path):
+    """`python -m tacit` is the command, and a run directory says so."""
+    words = ["run", "local", "--rounds", "1", "--workers", "0", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tacit", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "files in" in done.stdout
+    started = json.loads((tmp_path / "run" / "about.json").read_text())["starts"][0]
+    assert started["command"] == f"tacit {' '.join(words)}"
