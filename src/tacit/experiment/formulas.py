@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from tacit.compress import coherence as measuring
 from tacit.core import BadInput
-from tacit.methods import ldp_fl_claims
 from tacit.methods.spec import method_from_spec
 from tacit.privacy.claimed import other_of
 
@@ -18,12 +17,13 @@ SIZES = {str(client): 500 for client in range(100)}
 SHARE, DELTA = 0.1, 1e-5
 
 
-def performance_loss(
-    clients: int, epsilon: float, delta: float, rounds: int, all_rounds: int
-) -> float:
-    """LDP-FL's performance loss after some rounds, with the noise of all of them (table 3)."""
-    ratio = ldp_fl_claims.ratio(all_rounds, epsilon, delta)
-    return ldp_fl_claims.performance_loss([ratio] * clients, rounds)
+def performance_loss(word: str, clients: int, delta: float, rounds: int) -> float:
+    """A method's performance loss by LDP-FL's formula, after some of its rounds (table 3)."""
+    sizes = {str(client): 60_000 // clients for client in range(clients)}
+    loss = method_from_spec(word).performance_loss(rounds, sizes, delta)
+    if loss is None:
+        raise BadInput(f"word = {word!r}: has no performance loss")
+    return loss
 
 
 def coherence(matrix: str, basis: str, rate: float, numbers: int = 512) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from tacit.core import Claim, Method, Sizes, Times, check
+from tacit.core import BadInput, Claim, Known, Method, Sizes, Times, check
 from tacit.local.sgd import SGD
 from tacit.methods.ldp_fl_claims import performance_loss
 from tacit.privacy import claimed
@@ -25,6 +26,8 @@ class Settings(Method):
     z: float = 1.0  # noise multiplier sigma, where no epsilon is given
     # solve z so that all rounds cost a client this much, in paper mode by the paper's accountant
     epsilon: float = 0.0
+    # paper: keep z, and end before the round with which the paper's accountant would pass epsilon
+    stop: bool = False
     clip: float = 1.0  # the first clip; afterwards the median
     sgd: SGD = field(default_factory=SGD)  # local training
 
@@ -32,6 +35,8 @@ class Settings(Method):
         check.rounds(self.rounds, self.per_round)
         check.number("z", self.z, at_least=0)
         check.number("epsilon", self.epsilon, at_least=0)
+        if self.stop and (self.mode, self.epsilon > 0, self.z > 0) != ("paper", True, True):
+            raise BadInput("stop = true: needs mode = 'paper', epsilon above 0 and z above 0")
         check.clip("clip", self.clip)
         self.sgd.refuse_clip()
 
@@ -39,8 +44,23 @@ class Settings(Method):
     def prefers_features(self) -> bool:
         return self.mode == "certified"
 
+    def tuned(self, known: Known) -> Self:
+        """Choose how many rounds epsilon lasts for, with `stop`: Algorithm 1 ends there."""
+        if not self.stop:
+            return self
+        q = (self.per_round or len(known.sizes)) / len(known.sizes)
+
+        def over(rounds: int) -> bool:
+            cost = claimed.moments_epsilon(1 / self.z, rounds, q, delta=known.delta)
+            return cost > self.epsilon
+
+        lasts = bisect.bisect_left(range(1, self.rounds + 1), True, key=over)
+        if lasts == 0:
+            raise BadInput(f"z = {self.z:g}: one round alone costs more than epsilon")
+        return replace(self, rounds=lasts)
+
     def solved(self, sizes: Sizes, times: Times, delta: float) -> Self:
-        if not self.epsilon:
+        if not self.epsilon or self.stop:
             return self
         q = (self.per_round or len(sizes)) / len(sizes)
         if self.mode == "certified":

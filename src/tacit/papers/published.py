@@ -68,8 +68,21 @@ class Claim:
     order: list[str] = field(default_factory=list)  # each of these cells above the next one
     above: list[str] = field(default_factory=list)  # each of these ...
     below: list[str] = field(default_factory=list)  # ... above each of these
+    pairs: list[tuple[str, str]] = field(default_factory=list)  # the first above the second
     cells: list[str] = field(default_factory=list)  # no two of these further apart ...
     within: float = 0.0  # ... than this
+
+    @property
+    def ordered(self) -> list[tuple[str, str]]:
+        """The pairs of cells of which the first is said to be above the second."""
+        chain = list(zip(self.order, self.order[1:], strict=False))
+        return [*chain, *self.pairs, *((a, b) for a in self.above for b in self.below)]
+
+    @property
+    def keys(self) -> list[str]:
+        """All cells that it is about."""
+        some = (*self.order, *self.above, *self.below, *self.cells)
+        return list(dict.fromkeys([*some, *(key for pair in self.pairs for key in pair)]))
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,7 @@ class Item:
                     f"must have one for each of {len(self.columns)} columns"
                 )
         for claim in self.claims:
-            for key in [*claim.order, *claim.above, *claim.below, *claim.cells]:
+            for key in claim.keys:
                 check.choice(f"cell of claim {claim.says!r}", key, self.cells)
 
     @property

@@ -15,6 +15,7 @@ Found = Mapping[str, Measured]  # by the key of the cell
 Verdict = Literal["held", "did not hold", "not decided", "not measured"]
 SCALES: tuple[Scale, ...] = ("full", "short")
 WIDEST = 8  # columns of one table
+VAST = 1e6  # from here on powers of ten say more than digits
 
 
 def found(records: Sequence[Measured], item: str, scale: Scale) -> dict[str, Measured]:
@@ -28,7 +29,8 @@ def number(value: float, cell: Cell) -> str:
         return "-"
     percent = cell.measure in ("accuracy", "own data", "pseudo-labels", "pre-processing", "attack")
     digits = 4 if cell.measure in ("uplink", "traffic") else 1 if cell.measure == "seconds" else 2
-    return f"{value:.{digits}f}{' %' * (percent and cell.item.unit != '%')}"
+    kind = "g" if abs(value) >= VAST else f".{digits}f"
+    return f"{value:{kind}}{' %' * (percent and cell.item.unit != '%')}"
 
 
 def shown(m: Measured, cell: Cell) -> str:
@@ -95,23 +97,16 @@ def _entry(cell: Cell, measured: Found) -> str:
 
 def verdict(claim: Claim, measured: Found) -> Verdict:
     """Tell whether a claim held: not decided, where a difference is within the seeds' spread."""
-    keys = [*claim.order, *claim.above, *claim.below, *claim.cells]
-    there = [measured[key] for key in keys if key in measured]
-    if len(there) < len(keys) or any(math.isnan(m.mean) for m in there):
+    there = [measured[key] for key in claim.keys if key in measured]
+    if len(there) < len(claim.keys) or any(math.isnan(m.mean) for m in there):
         return "not measured"
     if claim.cells:
         means = [m.mean for m in there]
         return "held" if max(means) - min(means) <= claim.within else "did not hold"
-    each = [_above(measured[a], measured[b]) for a, b in pairs_of(claim)]
+    each = [_above(measured[a], measured[b]) for a, b in claim.ordered]
     if "did not hold" in each:
         return "did not hold"
     return "not decided" if "not decided" in each else "held"
-
-
-def pairs_of(claim: Claim) -> list[tuple[str, str]]:
-    """Return the pairs of cells of which the first is said to be above the second."""
-    chain = list(zip(claim.order, claim.order[1:], strict=False))
-    return chain + [(a, b) for a in claim.above for b in claim.below]
 
 
 def _above(a: Measured, b: Measured) -> Verdict:
@@ -126,11 +121,10 @@ def claims_table(item: Item, measured: Found) -> str:
     cells = item.cells
     rows = [["the paper says", "where", "here", "measured"]]
     for claim in item.claims:
-        keys = list(dict.fromkeys([*claim.order, *claim.above, *claim.below, *claim.cells]))
-        figures = [f"{k}: {shown(measured[k], cells[k])}" for k in keys if k in measured]
+        figures = [f"{k}: {shown(measured[k], cells[k])}" for k in claim.keys if k in measured]
         here: str = verdict(claim, measured)
         if here != "not measured":
-            here += _of_one_seed([measured[k] for k in keys])
+            here += _of_one_seed([measured[k] for k in claim.keys])
         rows.append([claim.says, claim.where, here, "; ".join(figures) or "-"])
     return formatted(rows, "md")
 

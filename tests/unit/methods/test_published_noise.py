@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tacit.core import BadInput, Ledger, NonPrivate
+from tacit.core import BadInput, Known, Ledger, NonPrivate
 from tacit.local.sgd import SGD
 from tacit.methods.cl_fl import CLFL
 from tacit.methods.cuag import CUAG
@@ -48,6 +48,28 @@ def test_cl_fl_can_be_compared_at_an_epsilon(per_round):
     ledger = Ledger(certified.releases(sizes, {}, 1e-5))
     spent = epsilon(ledger, unit="client", observer="clients", delta=1e-5)
     assert 3.98 <= spent <= 4.0
+
+
+@pytest.mark.parametrize(("rounds", "lasts"), [(150, 59), (59, 59), (20, 20)])
+def test_cl_fl_stops_where_its_accountant_says(rounds, lasts):
+    """At q = 1 T rounds cost T / (2 z^2) + sqrt(2 T ln(1/delta)) / z: 59 cost 3.981, 60 4.017."""
+    known = Known({str(i): 60 for i in range(10)}, delta=1e-5)
+    stopping = CLFL(mode="paper", rounds=rounds, z=10.0, epsilon=4.0, stop=True).tuned(known)
+    assert (stopping.rounds, stopping.solved(known.sizes, {}, 1e-5).z) == (lasts, 10.0)
+    assert stopping.tuned(known) == stopping  # as in the config.toml of a run that is resumed
+    claimed = {name: epsilon for name, epsilon, _ in stopping.claims(known.sizes, 1e-5)}
+    T = lasts
+    assert claimed["moments"] == pytest.approx(
+        T / 200 + math.sqrt(2 * T * math.log(1e5)) / 10, rel=1e-9
+    )
+
+
+def test_cl_fl_has_to_have_something_to_stop_by():
+    with pytest.raises(BadInput, match="z = 1: one round alone costs more than epsilon"):
+        CLFL(mode="paper", epsilon=4.0, stop=True).tuned(Known({"0": 60}, delta=1e-5))
+    for wrong in ({"mode": "certified", "epsilon": 4.0}, {"mode": "paper"}):
+        with pytest.raises(BadInput, match="stop = true: needs mode = 'paper'"):
+            CLFL(stop=True, **wrong)
 
 
 def test_moments_noise_of_one_full_round_by_hand():

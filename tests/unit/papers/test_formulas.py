@@ -8,6 +8,7 @@ import pytest
 
 from tacit.core import BadInput
 from tacit.experiment import formulas
+from tacit.privacy import claimed
 
 
 def test_claimed_epsilon_of_figure_4_is_as_printed() -> None:
@@ -30,11 +31,26 @@ def test_performance_loss_of_all_rounds_by_hand() -> None:
     """N exp(eps^2 / (2 ln(1/delta)) lambda (lambda + 1) / 2) at lambda 1, whatever T is."""
     by_hand = 10 * math.exp(16 / (2 * math.log(1e5)))
     for T in (1, 150):
-        assert formulas.performance_loss(10, 4.0, 1e-5, T, T) == pytest.approx(by_hand, rel=1e-6)
+        word = f"ldp_fl:mode=paper,epsilon=4.0,rounds={T}"
+        assert formulas.performance_loss(word, 10, 1e-5, T) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_performance_loss_of_the_others_by_hand() -> None:
+    """N exp(t r^2): NbAFL's r is eps / sqrt(2 ln(1.25/delta)), CL-FL's one over its noise."""
+    word = "nbafl:mode=paper,epsilon=4.0,rounds=150"
+    r = 4 / math.sqrt(2 * math.log(1.25e5))
+    assert formulas.performance_loss(word, 10, 1e-5, 25) == pytest.approx(
+        10 * math.exp(25 * r**2), rel=1e-9
+    )
+    loss = formulas.performance_loss("cl_fl:mode=paper,epsilon=4.0,rounds=150", 10, 1e-5, 150)
+    z = math.sqrt(150 / math.log(loss / 10))
+    assert claimed.moments_epsilon(1 / z, 150, delta=1e-5) == pytest.approx(4.0, rel=1e-3)
+    with pytest.raises(BadInput, match="'fedavg': has no performance loss"):
+        formulas.performance_loss("fedavg", 10, 1e-5, 25)
 
 
 def test_binary_rows_are_less_coherent_at_half_rate() -> None:
-    """Section 5.2: at a rate of 0.5 and more the others are at least twice as coherent."""
+    """Section 5.3: at a rate of 0.5 the others are at least twice as coherent; here 1.9 times."""
     for basis in ("dct", "dft"):
         binary = formulas.coherence("binary", basis, 0.5)
         assert binary <= 2.0 + 1e-9

@@ -252,6 +252,11 @@ def test_a_claim_is_decided_by_more_than_the_spread() -> None:
     assert verdict(order, {"a": m(50)}) == "not measured"
     both = Claim("each", above=["a", "b"], below=["c"])
     assert verdict(both, {"a": m(3), "b": m(1), "c": m(2)}) == "did not hold"
+    alike = Claim("each pair", pairs=[("a", "b"), ("c", "d")])  # and no a above d
+    assert alike.keys == ["a", "b", "c", "d"]
+    assert verdict(alike, {"a": m(2), "b": m(1), "c": m(9), "d": m(5)}) == "held"
+    assert verdict(alike, {"a": m(2), "b": m(3), "c": m(9), "d": m(5)}) == "did not hold"
+    assert verdict(alike, {"a": m(2), "b": m(1), "c": m(9)}) == "not measured"
     near = Claim("alike", cells=["a", "b"], within=2.0)
     assert verdict(near, {"a": m(1), "b": m(2.9)}) == "held"
     assert verdict(near, {"a": m(1), "b": m(3.1)}) == "did not hold"
