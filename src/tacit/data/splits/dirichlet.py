@@ -88,7 +88,7 @@ def draw_prior(request: Request) -> IntArray:
     """For each client, proportions over the classes from Dir(beta p): Hsu, Qi and Brown (2019).
 
     p is the share of each class in all data. With ten even classes, beta 1 is Dir(0.1): GFL, which
-    sweeps alpha and names Dir(0.1), means this. Otherwise as `draw_mixes`.
+    sweeps alpha and names Dir(0.1), is read so. Otherwise as `draw_mixes`.
     """
     rng, beta = request.rng("dirichlet-prior"), beta_of(request)
     p = request.class_sizes / len(request.labels)
