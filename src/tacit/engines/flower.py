@@ -235,7 +235,8 @@ class Sites(Engine):
         """Make one step of a method's own code; who sends what it cannot work with is left out."""
         if self.ours:
             return step()
-        before = dict(self.accepted), dict(self.failed), self.bytes_up, self.bytes_down
+        accepted, failed = dict(self.accepted), dict(self.failed)
+        sizes = self.bytes_up, self.bytes_up_each, self.bytes_down
         self.step = Step(self.sites)
         try:
             while True:
@@ -247,8 +248,8 @@ class Sites(Engine):
                     raise
                 except Exception as e:
                     self.step.fail(e)
-                accepted, failed, self.bytes_up, self.bytes_down = before
                 self.accepted, self.failed = dict(accepted), dict(failed)
+                self.bytes_up, self.bytes_up_each, self.bytes_down = sizes
         finally:
             self.step = None
 

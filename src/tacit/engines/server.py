@@ -146,7 +146,9 @@ class Engine(ABC):
         blob = self.packed(call)
         blobs, failed = self.exchange("ask", blob, [self._head(i, ask, of.round) for i in of.ids])
         self.bytes_down += len(blob) * len(of.ids)
-        self.bytes_up += sum(map(len, blobs.values()))
+        sent = sum(map(len, blobs.values()))
+        self.bytes_up += sent
+        self.bytes_up_each += sent / max(1, len(blobs))
         del blob  # as large as the model
         # one by one, so that nobody's answer is in memory twice for longer than need be
         back: dict[ClientId, Answer | Refusal] = {
@@ -251,6 +253,7 @@ class Engine(ABC):
     def count_anew(self) -> None:
         """Begin to count bytes and failures of the next round."""
         self.bytes_up = 0
+        self.bytes_up_each = 0.0  # by a client that is asked whenever anybody is, on average
         self.bytes_down = 0
         self.failed: dict[ClientId, str] = {}
 

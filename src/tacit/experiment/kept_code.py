@@ -76,7 +76,7 @@ def runnable(
     what = f"{directory.folder / file}" if file else where
     if not trust and not _vouched(str(record.get("seal", "")), name, source):
         raise BadInput(
-            f"'{directory.folder}': its network is the code {what}, and this account has not "
+            f"'{directory.folder}': it needs the code {what}, and this account has not "
             "started the run; look at it, then --trust-code runs it"
         )
     (say or _say)(f"runs the code {what}, as it was when the run was started")
@@ -99,7 +99,7 @@ def encoder_again(directory: RunDir, word: str) -> str:
 
 
 def to_continue(directory: RunDir, word: str, *, trust: bool = False) -> str:
-    """Return the word by which a run that goes on loads its network.
+    """Return the word by which a run that goes on loads its network, or what is in front of it.
 
     The file that was named, while it is as it was; else the source that was kept.
     """

@@ -187,6 +187,7 @@ class Recorder:
             **self._spent(s),
             "protects": "/".join(method.protects),
             "bytes_up": self.engine.bytes_up,
+            "bytes_up_each": round(self.engine.bytes_up_each),
             "bytes_down": self.engine.bytes_down,
             "seconds": round(seconds, 4),
             **({"failed": self.engine.failed} if self.engine.failed else {}),

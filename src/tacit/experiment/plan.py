@@ -49,10 +49,16 @@ class Plan:
     model: torch.nn.Module
     device: str
     workers: int = field(default=0)
+    front: str = ""  # what features are computed by, if not by the setting's word
 
     @classmethod
     def of(
-        cls, experiment: Experiment, dataset: Dataset | None = None, *, network: str = ""
+        cls,
+        experiment: Experiment,
+        dataset: Dataset | None = None,
+        *,
+        network: str = "",
+        front: str = "",
     ) -> Plan:
         """Prepare an experiment, refusing what cannot work.
 
@@ -60,6 +66,7 @@ class Plan:
             experiment: what is to run
             dataset: its data, where they are at hand
             network: what to make the network by, where its source was kept with a run
+            front: what to compute features by, likewise
         """
         s = experiment.setting
         if dataset is None:
@@ -75,7 +82,7 @@ class Plan:
                 f"{len(federation.everyone)}, the number of clients"
             )
         features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
-        shape = shape_of(features, dataset.shape)
+        shape = shape_of(front or features, dataset.shape)
         word = network_for(s.model, features, shape, experiment.method)
         model = build(network or word, shape, len(dataset.classes), s.seed)
         sizes = federation.sizes()
@@ -85,8 +92,8 @@ class Plan:
             return prepared(method, known, s.seed)
 
         given, method = experiment.method, ready(experiment.method)
-        sums = math.prod(shape) * len(dataset.classes)
-        warn_of(of_signal(given, method, ready, sizes, s.delta, numbers_of(model), sums))
+        size = (numbers_of(model), math.prod(shape), len(dataset.classes))
+        warn_of(of_signal(given, method, ready, sizes, s.delta, *size))
         experiment = replace(experiment, method=settled(method))
         check_aggregate(experiment, len(federation.everyone))
         check_goal(experiment.method, dataset.goal)
@@ -106,7 +113,7 @@ class Plan:
             precision=chosen(s.precision, model, shape, clips=clips, device=device),
         )
         experiment = replace(experiment, setting=resolved)
-        return cls(experiment, federation, model, device, _processes(s, device))
+        return cls(experiment, federation, model, device, _processes(s, device), front)
 
     @cached_property
     def encoded(self) -> Federation:
@@ -117,7 +124,7 @@ class Plan:
         method, shape = self.experiment.method, self.federation.dataset.shape
         network = type(self.model).__name__  # there is one, also where it was made by hand
         name = chosen_features(self.experiment.setting.features, method, shape, network)
-        return featured(self.federation, name)
+        return featured(self.federation, self.front or name)
 
     def conduct(self, directory: RunDir, watch: Watcher) -> Run:
         """Run from the last checkpoint, or from the start, to the end."""

@@ -68,7 +68,9 @@ class Run:
         """The same of one client that took part in every round, as that table counts."""
         s = self.experiment.setting
         clients = s.clients if s.at_sites else clients_of(s.split, s.clients)
-        return self.gigabytes_up / (self.experiment.method.per_round or clients)
+        asked = self.experiment.method.per_round or clients  # where a line of before does not say
+        each = (line.get("bytes_up_each", line["bytes_up"] / asked) for line in self.metrics)
+        return float(sum(each) / 2**30)
 
     def reached(self, accuracy: float) -> Json | None:
         """Return the first round with an accuracy, and what was claimed and spent by then.

@@ -3,8 +3,10 @@
 The most that data can say is that all examples pull the same way, each with its whole clipping
 norm. A step then moves by q n C, and its noise, z C on each of d numbers, has norm z C sqrt(d).
 Over independent steps and clients signals add up and noise adds up in squares, so that their ratio
-is at most the root of the sum of (q n / z)^2 / d. Moments of features, released once, are at least
-a sum of features for each class.
+is at most the root of the sum of (q n / z)^2 / d. Moments of features, released once, are a sum of
+features for each class, with noise on all of them, and only a class's own examples add up in its
+sum. How many classes a client has is nobody's business: between one and all, so their root counts.
+A method with both kinds of release is as good as the weaker of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from tacit.core import FEDERATION, BadInput, ClientId, Gaussian, Method, Release
 from tacit.experiment.calibration import participations
+from tacit.local.teachers import VOTES
 from tacit.methods.spec import method_from, name_of, raw_method
 from tacit.synthesis.moments import COVARIANCES, MEANS
 
@@ -31,7 +34,8 @@ def of_signal(
     sizes: Mapping[ClientId, int],
     delta: float,
     numbers: int,
-    sums: int = 1,
+    inputs: int = 1,
+    classes: int = 1,
 ) -> list[str]:
     """Return that noise drowns whatever data can say; nothing if it does not.
 
@@ -42,12 +46,13 @@ def of_signal(
         sizes: examples of each client
         delta: of the certificate
         numbers: in the model
-        sums: of features, over all classes
+        inputs: numbers of an example, or of its features
+        classes: how many there are
     """
     times = participations(tuple(sizes), ready.per_round, ready.rounds, sample_seed=0)
 
     def strength(method: Method) -> float:
-        return _ratio(method, sizes, times, delta, numbers, sums)
+        return _ratio(method, sizes, times, delta, numbers, inputs * classes**1.5)
 
     try:
         ratio = strength(ready)
@@ -71,9 +76,12 @@ def _ratio(
     times: Counter[ClientId],
     delta: float,
     numbers: int,
-    sums: int = 1,
+    sums: float = 1,
 ) -> float:
-    """Return the most that signal over noise can be in a whole run; infinite without noise."""
+    """Return the most that signal over noise can be in a whole run; infinite without noise.
+
+    ``sums`` are the numbers of the classes' sums of features, times the classes a client may have.
+    """
     everyone = tuple(sizes)
     some = {i: sizes[i] for i in [i for i in everyone if times[i]][:LOOKED_AT]}
     lines = method.releases(some, times, delta)
@@ -82,20 +90,24 @@ def _ratio(
     alike = len(times) / max(1, len(some))
     together = method.per_round or len(everyone)
     # a client's own model has its own records besides, which no noise drowns
-    once = sums if method.answers != "personal" else 1
-    squares = []
+    own = method.answers == "personal"
+    # what is released again and again, sums of features, and all else, which may be one number
+    numbers_of: dict[str, float] = {"steps": numbers, MEANS: 1 if own else sums, "": 1}
+    squares = dict.fromkeys(numbers_of, 0.0)
     for line in lines:
-        d = numbers if line.total() > 1 else once if line.what in (MEANS, COVARIANCES) else 1
-        if line.owner == FEDERATION:
-            squares.append(_squared(line, together, d))
-        else:
-            n = some[line.owner] if line.unit == "example" else 1
-            squares.append(alike * _squared(line, n, d))
-    return math.sqrt(sum(squares))
+        if line.what in (COVARIANCES, VOTES):  # what is good without; votes are not of examples
+            continue
+        phase = "steps" if line.total() > 1 else line.what if line.what == MEANS else ""
+        each, n = (1, together) if line.owner == FEDERATION else (alike, 1)
+        if line.owner != FEDERATION and line.unit == "example":
+            n = some[line.owner]
+        squares[phase] += each * _squared(line, n, numbers_of[phase])
+    there = [squares[p] for p in ("steps", MEANS) if squares[p]] or [squares[""]]
+    return math.sqrt(min(there)) or math.inf
 
 
-def _squared(line: Release, n: int, d: int) -> float:
-    """Return the squared ratio of a line of d numbers; of one that is released once, at least 1."""
+def _squared(line: Release, n: int, d: float) -> float:
+    """Return the squared ratio of a line of d numbers."""
     assert isinstance(line.event, Gaussian)
     z = line.event.z
     return line.total() * (line.sampling.q * n / z) ** 2 / d if z else math.inf

@@ -156,8 +156,8 @@ class AtSites:
             return prepared(given, known, sample_seed)
 
         resolved = Experiment(ready(method), setting)
-        numbers, sums = numbers_of(model), math.prod(seen) * len(classes)
-        warn_of(of_signal(method, resolved.method, ready, sizes, s.delta, numbers, sums))
+        size = (numbers_of(model), math.prod(seen), len(classes))
+        warn_of(of_signal(method, resolved.method, ready, sizes, s.delta, *size))
         table = next(iter(facts.values())).table
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
         check_aggregate(resolved, clients)

@@ -97,8 +97,8 @@ def resume(
     refused where its noise was chosen for the rounds that it has.
 
     ``dataset`` has to be given again where the run was started with a :class:`tacit.data.Dataset`
-    of your own. ``trust_code`` lets the network's source run that is kept in the folder, should the
-    file have changed and somebody else have started the run.
+    of your own. ``trust_code`` lets source run that is kept in the folder, of the network or of
+    features, should the file have changed and somebody else have started the run.
     """
     directory = RunDir.open(Path(folder))
     experiment = directory.experiment()
@@ -108,8 +108,8 @@ def resume(
     dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
     network = to_continue(directory, experiment.setting.model, trust=trust_code)
     front = encoder_again(directory, experiment.setting.features)
-    experiment = replace(experiment, setting=replace(experiment.setting, features=front))
-    plan = Plan.of(experiment, dataset, network=network)
+    front = to_continue(directory, front, trust=trust_code)
+    plan = Plan.of(experiment, dataset, network=network, front=front)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)
     return plan.conduct(directory, watch or Nobody())

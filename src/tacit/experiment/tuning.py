@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import torch
 
@@ -21,6 +22,7 @@ from tacit.data.new_inputs import Wanted, as_wanted
 from tacit.experiment.config import Setting, dataset_of, found_anywhere
 from tacit.experiment.result import Run
 from tacit.experiment.scoring import CHUNK
+from tacit.experiment.signs import warn_of
 from tacit.privacy.accounting import bill_epsilon, bills
 from tacit.privacy.bill import Part
 
@@ -55,7 +57,38 @@ def public_data(word: str, setting: Setting, dataset: Dataset) -> Dataset:
             raise BadInput(f"validate = {word!r}: has {what} {theirs}, must have {ours}")
     wanted = Wanted(dataset.shape, pixels=dataset.train.x.dtype == torch.uint8)
     as_wanted(found.train.x, wanted, f"validate = {word!r}")  # as models take them, before any runs
+    _refuse_own(word, found, dataset)
     return found
+
+
+def _refuse_own(word: str, found: Dataset, dataset: Dataset) -> None:
+    """Refuse what is called public and is the run's own data, whatever their file is called."""
+    own, theirs = _records(dataset), _records(found)
+    known = sum(n for record, n in theirs.items() if record in own)
+    if known == theirs.total():
+        raise BadInput(
+            f"validate = {word!r}: each of its {known:,} records is one that is trained or tested "
+            "on, so they are not public; must be other data"
+        )
+    if known:
+        some = f"{known:,} of its {theirs.total():,} records"
+        warn_of(
+            [
+                f"validate = {word!r}: {some} are like ones that are trained or tested on; if they "
+                "are the same, no eps covers choosing by them"
+            ]
+        )
+
+
+def _records(data: Dataset) -> Counter[bytes]:
+    """Return what tells each record from others, and how often it is there."""
+    parts = [part for part in (data.train, data.test) if len(part)]
+    pairs = ((p.x.flatten(1).numpy(), p.y.numpy()) for p in parts)
+    return Counter(
+        blake2b(x.tobytes() + y.tobytes(), digest_size=16).digest()
+        for xs, ys in pairs
+        for x, y in zip(xs, ys, strict=True)
+    )
 
 
 def _at(setting: Setting, word: str) -> Setting:

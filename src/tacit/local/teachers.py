@@ -37,6 +37,9 @@ from tacit.privacy.rules import NoisyCounts, NoisyWinners
 SOLVED = "must be 0; the noise is solved from the epsilons"
 
 
+VOTES = "votes of sub-teachers"  # in the ledger
+
+
 @dataclass(frozen=True)
 class Voting:
     """How large clients vote on public images, and who adds which noise."""
@@ -65,7 +68,7 @@ class Voting:
         scale = vote_noise_for(self.epsilon, queries, self.kind, delta=delta)
         if self.how == "vote":
             return NoisyWinners("pate.vote", queries, scale, self.kind)
-        return NoisyCounts("votes of sub-teachers", queries, scale, self.kind)
+        return NoisyCounts(VOTES, queries, scale, self.kind)
 
 
 @dataclass(frozen=True)

@@ -90,5 +90,5 @@ def sub_vote(
     me: Client, x: Params, sgd: SGD, images: Tensor, sub: int, scale: float, kind: str
 ) -> Reply[teachers.NoisyVotes]:
     counts = teachers.sub_ballots(me, x, sgd, images, sub)
-    noisy = rules.NoisyCounts("votes of sub-teachers", len(images), scale, kind).send(me, counts)
+    noisy = rules.NoisyCounts(teachers.VOTES, len(images), scale, kind).send(me, counts)
     return Reply(teachers.NoisyVotes(noisy.map(torch.from_numpy)))

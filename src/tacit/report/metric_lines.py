@@ -102,5 +102,5 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "per_client": _all(dict, _share),
     "own_data": _all(dict, _share),
     "confusion": _counts,
-    **dict.fromkeys(("bytes_up", "bytes_down", "seconds"), _amount),
+    **dict.fromkeys(("bytes_up", "bytes_up_each", "bytes_down", "seconds"), _amount),
 }

@@ -437,8 +437,10 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
 
     The release of moments rests on that: a record adds its own features to the sums, and nothing
     else. So the same random inputs are encoded together, in another order, one alone, and together
-    once more; then many, of which one is far from the others and one is there twice. It must
-    neither draw random numbers nor change.
+    once more; then many, of which one is far from the others and one is there twice; then inputs as
+    data may be: empty, plain, dark, and mostly empty. It must neither draw random numbers nor
+    change. This finds mistakes; code that hides what it does, or does it to rare inputs only, may
+    pass.
     """
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(4, *shape, generator=draw)
@@ -456,9 +458,21 @@ def check_encoder(name: str, found: Callable[[Tensor], object], shape: tuple[int
             _check_same(name, found, torch.cat([FAR * many[:1], many[1:]]))
         except Fails:  # it takes inputs from 0 to 1 alone, as those of images are
             _check_same(name, found, many)
+        _check_same(name, found, _plain_inputs(many))
         drew = chance(cpu) != drawn and all(_draws(found, x) for _ in range(LOOKS))
         if drew or digest(found) != before:
             raise BadInput(_depends(name))
+
+
+def _plain_inputs(x: Tensor) -> Tensor:
+    """Return inputs of the kinds that data have and random numbers are not, one of each and more.
+
+    Whatever looks at a whole batch, for where it is empty or how dark it is, sees another one in
+    each part of this.
+    """
+    bare = (x > 0.8) * x
+    kinds = [bare[:3], 0.05 * x[3:5], torch.zeros_like(x[:1]), torch.ones_like(x[:1]), bare[5:7]]
+    return torch.cat([*kinds, torch.full_like(x[:1], 0.5)])
 
 
 def _draws(found: Callable[[Tensor], object], x: Tensor) -> bool:

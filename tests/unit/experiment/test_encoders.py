@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -174,9 +175,9 @@ def test_what_cannot_be_trained_is_refused_in_one_line(args, why, tmp_path, monk
     small = SOME if "conv6" not in args else replace(SOME, train=_tiny(SOME.train))
     monkeypatch.setattr("tacit.cli.encoders.load", lambda name, **k: _loaded(name, small, **k))
     assert call(["encode", "--data", "digits", *args.split()]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert __import__("re").search(why, said), said
+    # on a slow machine it may have said how far it was
+    (said,) = [x for x in capsys.readouterr().err.splitlines() if not x.startswith("encode: epoch")]
+    assert re.search(why, said), said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "there.safetensors"]
 
 

@@ -277,6 +277,30 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
         assert not (tmp_path / name).exists()
 
 
+def test_a_run_goes_on_with_the_features_that_it_began_with(tmp_path, capsys):
+    """Else one model would have learnt from two encoders, and answer by the first."""
+    file = tmp_path / "mine.py"
+    begun = "def f(x):\n    return x.flatten(1)[:, 20:44]\n"
+    file.write_text(begun)
+    method = FedAvg(rounds=1)
+    part = tacit.run(method, features=f"{file}:f", data=SOME, out=tmp_path / "part", **QUICK)
+    file.write_text(begun.replace("x.flat", "-x.flat"))
+    resume(tmp_path / "part", rounds=2, dataset=SOME)
+    assert "runs the code" in capsys.readouterr().err
+    assert part.experiment.setting.features == f"{file}:f"  # still by its own name
+    again = resume(tmp_path / "part", rounds=3, dataset=SOME)
+    assert 0 <= float(again.model().predict(SOME.test.x).float().mean()) <= 9
+    file.write_text(begun)
+    tacit.run(
+        replace(method, rounds=3),
+        features=f"{file}:f",
+        data=SOME,
+        out=tmp_path / "whole",
+        **QUICK,
+    )
+    assert same(state(tmp_path / "whole"), state(tmp_path / "part"))
+
+
 def test_a_method_has_none_of_its_own_any_more():
     for word in ("moments:features=hog", "kd_dpfl:features=hog"):
         with pytest.raises(BadInput, match=r"features = 'hog': are of the experiment.*--features"):

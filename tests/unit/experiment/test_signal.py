@@ -15,8 +15,11 @@ from tacit.local.sgd import SGD
 from tacit.methods.cuag import CUAG
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.kd_dpfl import KDDPFL
 from tacit.methods.ldp_fl import LDPFL
 from tacit.methods.moments import Moments
+from tacit.methods.pate import PATE
+from tacit.synthesis.moments import COVARIANCES, MEANS
 
 SIZES = {"a": 600, "b": 600}
 NUMBERS = 400
@@ -31,8 +34,8 @@ def ratio_of(method, sizes=SIZES, sums=1):
     return _ratio(method, sizes, times, 1e-5, NUMBERS, sums)
 
 
-def said(method, numbers=NUMBERS, sums=1):
-    return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers, sums)
+def said(method, numbers=NUMBERS, inputs=1, classes=1):
+    return of_signal(method, ready(method), ready, SIZES, 1e-5, numbers, inputs, classes)
 
 
 def test_the_ratio_by_hand():
@@ -56,19 +59,34 @@ def test_few_clients_stand_for_all():
     assert ratio_of(method, many) == pytest.approx(few * math.sqrt(50))
 
 
-def test_moments_are_at_least_a_sum_of_features_for_each_class():
-    """Of two clients, both releases: sqrt(2) * 600 * hypot(1 / z1, 1 / z2) / sqrt(sums)."""
+def test_moments_are_a_sum_of_features_for_each_class():
+    """Two clients of 3 classes in 9: the means alone, sqrt(2) * (600 / 3) * sqrt(3) / z / 30."""
     method = Moments(epsilon=0.5)
-    zs = [line.event.z for line in method.releases({"a": 600}, {"a": 1}, 1e-5)]
-    assert len(zs) == 2
-    wanted = math.sqrt(2) * 600 * math.hypot(*(1 / z for z in zs)) / math.sqrt(900)
-    assert ratio_of(method, sums=900) == pytest.approx(wanted)
-    (line,) = said(replace(method, epsilon=0.001), sums=900)
+    means, covariances = method.releases({"a": 600}, {"a": 1}, 1e-5)
+    assert (means.what, covariances.what) == (MEANS, COVARIANCES)
+    wanted = math.sqrt(2) * 200 * math.sqrt(3) / means.event.z / math.sqrt(100 * 9)
+    assert ratio_of(method, sums=100 * 9 * 3) == pytest.approx(wanted)
+    (line,) = said(replace(method, epsilon=0.001), inputs=100, classes=9)
     assert line.startswith("moments: noise will be")
     assert "they meet at about epsilon = " in line
     personal = CUAG(epsilon=0.01, head="gaussian")  # with its own records, exact
-    assert said(replace(method, epsilon=0.01), sums=900)
-    assert not said(personal, sums=900)
+    assert said(replace(method, epsilon=0.01), inputs=100, classes=9)
+    assert not said(personal, inputs=100, classes=9)
+
+
+@pytest.mark.parametrize(("eps_1", "drowned"), [(0.001, True), (50.0, False)])
+def test_one_good_phase_does_not_hide_one_that_says_nothing(eps_1, drowned, capsys):
+    """KD-DPFL's labels from moments, drowned or not, and gradients with much to say."""
+    setting = Setting(data="digits", split="sizes:2x300,4x100,public=200", features="hog")
+    kd = KDDPFL(eps_1=eps_1, eps_2=50.0)
+    Plan.of(Experiment(kd, setting))
+    assert ("kd_dpfl: noise will be" in capsys.readouterr().err) is drowned
+
+
+def test_votes_are_not_of_examples():
+    """A record moves one vote, however many there are: nothing is said of steps."""
+    method = PATE(epsilon=4.0, queries=100)
+    assert ratio_of(method) == math.inf
 
 
 def test_it_is_said_with_the_eps_at_which_signal_and_noise_meet():

@@ -13,7 +13,7 @@ from tacit.cli.main import call
 from tacit.core import FEDERATION, BadInput, Gaussian, Ledger, NonPrivate, Release, Sampling
 from tacit.data import load
 from tacit.experiment.config import Experiment, Setting
-from tacit.experiment.tuning import Validation, together
+from tacit.experiment.tuning import Validation, public_data, together
 from tacit.methods.dp_fedavg import DPFedAvg
 from tacit.methods.kd_dpfl import KDDPFL
 from tacit.methods.ldp_fl import LDPFL
@@ -110,10 +110,10 @@ def test_the_best_is_the_first_of_the_best_and_never_one_without_a_model():
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory):
-    """Public digits: some of those of the package, in a file of their own."""
+    """Public digits: some like those of the package, a little darker, in a file of their own."""
     file = tmp_path_factory.mktemp("public") / "public.npz"
     digits = load("digits").test
-    np.savez(file, x=digits.x[:200].numpy(), y=digits.y[:200].numpy())
+    np.savez(file, x=digits.x[:200].numpy() // 2, y=digits.y[:200].numpy())
     return file
 
 
@@ -129,7 +129,7 @@ def test_a_sweep_is_chosen_on_public_data_and_says_what_it_has_cost(public, tmp_
     swept = tacit.experiment.sweep.resume_sweep(tmp_path / "s")  # nothing is left to run
     model = swept.runs[1][1][0].model()
     digits = load("digits").test
-    right = float((model.predict(digits.x[:200]) == digits.y[:200]).float().mean())
+    right = float((model.predict(digits.x[:200] // 2) == digits.y[:200]).float().mean())
     assert swept.table()[1]["validated"] == swept.validation.accuracy[1] == pytest.approx(right)
     assert swept.together > max(row.spent for _, row in swept.rows)
     assert swept.choice in said
@@ -173,12 +173,29 @@ def test_data_that_cannot_choose_are_refused_before_anything_runs(tmp_path, word
 def test_inputs_that_models_would_not_take_are_refused_before_anything_runs(public, tmp_path):
     with np.load(public) as old:
         np.savez(tmp_path / "scaled.npz", x=old["x"] / 16.0, y=old["y"])
-    why = r"validate = '.*scaled.npz': from 0 to 15.9375: must be pixels"
+    why = r"validate = '.*scaled.npz': from 0 to 7.9375: must be pixels"
     with pytest.raises(BadInput, match=why):
         tacit.sweep(
             "fedavg", {"sgd.lr": [0.1]}, validate=str(tmp_path / "scaled.npz"), out=tmp_path / "s"
         )
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_runs_own_records_are_not_public_whatever_their_file_is_called(part, tmp_path, capsys):
+    """Choosing by exact scores on private records is in no ledger."""
+    own = getattr(load("digits"), part)
+    x, y = own.x[:100].numpy(), own.y[:100].numpy()
+    np.savez(tmp_path / "copy.npz", x=x[::-1], y=y[::-1])
+    with pytest.raises(BadInput, match=r"copy.npz': each of its 100 records is one that is train"):
+        tacit.sweep(
+            "fedavg", {"sgd.lr": [0.1]}, validate=str(tmp_path / "copy.npz"), out=tmp_path / "s"
+        )
+    assert not (tmp_path / "s").exists()
+    np.savez(tmp_path / "some.npz", x=np.concatenate([x[:30], x // 2]), y=np.append(y[:30], y))
+    found = public_data(str(tmp_path / "some.npz"), Setting(), load("digits"))
+    assert len(found.train) + len(found.test) == 130
+    assert "30 of its 130 records are like ones" in capsys.readouterr().err
 
 
 def test_other_shapes_and_classes_are_refused(public, tmp_path):

@@ -285,6 +285,11 @@ def of_many(x):
 def by_how_often(x):
     y = x.flatten(1)
     return y * (y[:, None] == y).all(2).sum(1, keepdim=True)
+def by_what_is_never_empty(x):  # random numbers never are, pixels are
+    y = x.flatten(1)
+    return y - y.sum(1, keepdim=True) / (y > 0).any(0).sum().clamp(min=1)
+def centred_in_the_dark(x):
+    return x.flatten(1) - (x.flatten(1).mean(0) if x.mean() < 0.2 else 0)
 def nothing(x):
     return x.new_zeros(len(x), 0)
 def of_very_many(x):
@@ -327,6 +332,8 @@ def test_another_thread_that_draws_is_not_taken_for_the_encoder():
         *((name, "depends on the others") for name in ("by_the_largest", "without_outliers")),
         *((name, "depends on the others") for name in ("of_many", "seldom", "slow")),
         ("by_how_often", "depends on the others"),
+        ("by_what_is_never_empty", "depends on the others"),
+        ("centred_in_the_dark", "depends on the others"),
         ("nothing", "gives (4, 0) for 4 inputs; must be (4, k), k from 1"),
         ("infinite", "not finite"),
         ("failing", "AssertionError: several"),
