@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from often import often
 from torch import nn
 
-from tacit.privacy import perexample
+from tacit.privacy import own_gradients
 from tacit.privacy.perexample import CannotClip, clipped_sum, micro_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -220,7 +220,7 @@ def test_few_and_many_channels(layer, layout):
 
 @pytest.mark.parametrize("numbers", [1, 2000])
 def test_blocks_change_nothing(monkeypatch, numbers):
-    monkeypatch.setattr(perexample, "BLOCK", numbers)
+    monkeypatch.setattr(own_gradients, "BLOCK", numbers)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 8, 3), nn.Flatten())
     x = torch.randn(5, 1, 9, 9)
     assert_agree(model, squared, x, torch.randn(model(x).shape))

@@ -17,12 +17,12 @@ from tacit.core.data import Goal
 from tacit.privacy.losses import LOSSES
 from tacit.privacy.perexample import (
     HAIR,
-    Squares,
     clipped_sum,
     doubtful,
     linear_alone,
     micro_batch,
 )
+from tacit.privacy.squares import Squares
 
 Sums = dict[nn.Parameter, Tensor]
 
