@@ -35,9 +35,9 @@ class Examples:
         return union([self, other])
 
 
-def picked(x: Tensor, rows: Tensor | slice) -> Tensor:
+def picked(x: Tensor, rows: Tensor | slice | range) -> Tensor:
     """Return ``x[rows]``, each row copied at once: indexing copies number by number."""
-    if isinstance(rows, slice) or rows.dtype != torch.int64 or rows.dim() != 1:
+    if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.dim() != 1:
         return x[rows]
     return x.index_select(0, rows) if bool((rows >= 0).all()) else x[rows]
 

@@ -53,6 +53,7 @@ def test_what_one_request_changes_the_next_one_does_not_meet(monkeypatch, limit)
         torch.tensor([True, False, True, False, False]),
         torch.tensor([3, 1], dtype=torch.int32),
         slice(1, None, 2),
+        range(1, 4),
     ],
 )
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.int64])

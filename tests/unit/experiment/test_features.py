@@ -279,7 +279,7 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
 
 def test_a_run_goes_on_with_the_features_that_it_began_with(tmp_path, capsys):
     """Else one model would have learnt from two encoders, and answer by the first."""
-    file = tmp_path / "mine.py"
+    file = tmp_path / "front_that_changes.py"
     begun = "def f(x):\n    return x.flatten(1)[:, 20:44]\n"
     file.write_text(begun)
     method = FedAvg(rounds=1)
