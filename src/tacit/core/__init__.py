@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.client import Client as Client
     from tacit.core.client import Reply as Reply
     from tacit.core.client import Task as Task
+    from tacit.core.client import afresh as afresh
     from tacit.core.client import no_limit as no_limit
     from tacit.core.client import task as task
     from tacit.core.cohort import Cohort as Cohort

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.core.data import Goal, LocalData, Pool
 from tacit.core.errors import BadInput
@@ -28,8 +28,17 @@ T = TypeVar("T")
 Sent = TypeVar("Sent", covariant=True)  # frozen: a call of a task is one of any task
 
 
+# gets what something follows from besides this client's data and randomness, and how to make it
+Again = Callable[[str, Callable[[], Mapping[str, Tensor]]], Mapping[str, Tensor]]
+
+
 def no_limit(ledger: Ledger) -> None:
     """Approve of everything."""
+
+
+def afresh(what: str, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    """Make what is asked for, whether or not it was made before."""
+    return make()
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Client:
     # that ``model`` computes in, and other networks that a task makes, where it does not clip
     precision: Literal["f32", "bf16"] = "f32"
     goal: Goal = "classes"  # what is predicted
+    again: Again = afresh  # makes what takes long, or finds it where it would be the same
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.

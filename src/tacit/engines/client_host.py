@@ -29,6 +29,7 @@ from tacit.core import (
     PartOfTests,
     Reply,
     Task,
+    afresh,
     no_limit,
     own_code,
     seed_for,
@@ -39,6 +40,7 @@ from tacit.data.federated import Federation
 from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
+from tacit.engines.recall import Recall
 from tacit.engines.store import ClientStore
 from tacit.models.precision import Precision, compute_in
 
@@ -87,6 +89,8 @@ class World:
         examiner = PartOfTests.read(client) is not None
         own = test if examiner else self.federation.train(client, self.device)
         own = own if examiner else own.joined(kept.get(POOL))
+        rng = self.generator(task, round, client, attempt)
+        same = self.noise == "seeded" and not self.federation.dataset.own
         return Client(
             client,
             round,
@@ -94,7 +98,7 @@ class World:
             test=test,
             model=self.fresh(),
             kept={k: v for k, v in kept.items() if k != POOL},
-            rng=self.generator(task, round, client, attempt),
+            rng=rng,
             noise=self.noise,
             spent=spent or Ledger(),
             approve=self.approve,
@@ -104,6 +108,7 @@ class World:
             examples=len(own),
             precision=self.precision,
             goal=self.federation.dataset.goal,
+            again=Recall(self.folder / client, rng, own) if same else afresh,
         )
 
     @cached_property

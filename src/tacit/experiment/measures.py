@@ -13,6 +13,12 @@ from tacit.experiment.result import Run
 from tacit.papers.published import Cell
 
 NOTHING = float("nan")
+TIMES = ("seconds", "pre-processing")
+
+
+def shows(cell: Cell, run: Run) -> bool:
+    """Tell whether a run can show what a cell is about: no time where another run did the work."""
+    return not (cell.measure in TIMES and run.recalled)
 
 
 def value_of(cell: Cell, run: Run) -> float:

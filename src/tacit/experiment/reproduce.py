@@ -27,7 +27,7 @@ from tacit.core import (
 from tacit.experiment.about import starts, this_start
 from tacit.experiment.compare import run_all
 from tacit.experiment.config import Experiment, Setting, dataset_of, to_toml
-from tacit.experiment.measures import by_formula, curve_of, value_of
+from tacit.experiment.measures import by_formula, curve_of, shows, value_of
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Nobody, Watcher
@@ -228,7 +228,8 @@ class Reproduction:
     ) -> Measured | None:
         """Return what one method gave, with the seeds that are finished."""
         names = [(e, folder_name(e)) for e in seeds]
-        done = [(e, Run(self.out / RUNS / n)) for e, n in names if self._finished(n, stopped)]
+        ended = [(e, Run(self.out / RUNS / n)) for e, n in names if self._finished(n, stopped)]
+        done = [(e, run) for e, run in ended if shows(cell, run)]
         if not done:
             return None
         first, runs = done[0][0], [run for _, run in done]

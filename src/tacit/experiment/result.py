@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tacit import privacy
 from tacit.core import BudgetReached, Json, Ledger, Observer, Relation, State, check
 from tacit.data.splits import clients_of
+from tacit.engines.recall import was_recalled
 from tacit.experiment.config import Experiment
 from tacit.experiment.curves import history, html_table, over_rounds
 from tacit.experiment.metrics import SQUARED, WORDS
@@ -71,6 +72,11 @@ class Run:
         asked = self.experiment.method.per_round or clients  # where a line of before does not say
         each = (line.get("bytes_up_each", line["bytes_up"] / asked) for line in self.metrics)
         return float(sum(each) / 2**30)
+
+    @property
+    def recalled(self) -> bool:
+        """Whether some of its work was done in another run, so that its times say too little."""
+        return was_recalled(RunDir(self.folder).clients)
 
     def reached(self, accuracy: float) -> Json | None:
         """Return the first round with an accuracy, and what was claimed and spent by then.

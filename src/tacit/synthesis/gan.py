@@ -152,10 +152,18 @@ class GAN(GANSettings):
         B = min(self.batch, size)
         release = self.rule(epsilon, delta).begin(me, size)
         watch = watch or (lambda done, of: None)
-        if known is None:
-            self._paper(me, game, release, B, watch)
-        else:
-            self._certified(me, game, release, B, shares(known), watch)
+
+        def train() -> dict[str, Tensor]:
+            if known is None:
+                self._paper(me, game, release, B, watch)
+            else:
+                self._certified(me, game, release, B, shares(known), watch)
+            return game.average.state_dict()
+
+        steps = (release.q, release.clip, release.z, release.steps, release.law)
+        weights = None if known is None else known.tolist()
+        what = repr((self, shape, classes, B, steps, weights, me.precision))
+        game.average.load_state_dict(me.again(what, train))
         return game.fitted()
 
     def _certified(
