@@ -7,9 +7,9 @@ from torch import Tensor
 
 from tacit.attacks.membership import Outcome, from_scores, nearest
 from tacit.core import BadInput
-from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
+from tacit.experiment.start import plan_again
 
 MOST = 500  # members, and as many others, of each client
 
@@ -20,8 +20,9 @@ def attack_on(run: Run) -> Outcome:
     The others are test records of its own classes, so that what is found is membership and not the
     class. All clients' scores are judged together.
     """
-    saved = RunDir.open(run.folder).checkpoint()
-    federation = Plan.of(run.experiment).encoded
+    directory = RunDir.open(run.folder)
+    federation = plan_again(directory).encoded
+    saved = directory.checkpoint()
     shares = run.experiment.method.synthetic(saved[0]) if saved else []
     if len(shares) != len(federation.everyone):
         raise BadInput(f"'{run.folder}': not every client has shared samples")

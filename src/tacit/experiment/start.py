@@ -106,13 +106,24 @@ def resume(
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
     setting = replace(experiment.setting, schema=directory.schema_file(experiment.setting.schema))
     dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
-    network = to_continue(directory, experiment.setting.model, trust=trust_code)
-    front = encoder_again(directory, experiment.setting.features)
-    front = to_continue(directory, front, trust=trust_code)
-    plan = Plan.of(experiment, dataset, network=network, front=front)
+    plan = plan_again(directory, dataset, trust_code=trust_code)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)
     return plan.conduct(directory, watch or Nobody())
+
+
+def plan_again(
+    directory: RunDir, dataset: Dataset | None = None, *, trust_code: bool = False
+) -> Plan:
+    """Return the plan of a run that was started, with the network and the features it began with.
+
+    ``trust_code`` as for :func:`resume`.
+    """
+    setting = directory.experiment().setting
+    network = to_continue(directory, setting.model, trust=trust_code)
+    front = encoder_again(directory, setting.features)
+    front = to_continue(directory, front, trust=trust_code)
+    return Plan.of(directory.experiment(), dataset, network=network, front=front)
 
 
 def _longer(plan: Plan, directory: RunDir, rounds: int) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from tacit.core import BadInput
 from tacit.data.examples import Examples
 from tacit.experiment import attacked
+from tacit.experiment.plan import Plan
 from tacit.experiment.result import Run
 from tacit.experiment.start import run
 from tacit.methods.gfl import GFL
@@ -30,7 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_copies_of_members_are_found(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a client's samples its own records, the attack would be certain."""
-    federation = attacked.Plan.of(done.experiment).federation
+    federation = Plan.of(done.experiment).federation
     own = [federation.train(i).examples for i in federation.everyone]
     copies = [Examples(each.x[:80].float(), each.y[:80]) for each in own]
     monkeypatch.setattr(GFL, "synthetic", lambda self, s: copies)
@@ -49,3 +52,36 @@ def test_a_run_without_samples_is_refused(tmp_path: Path) -> None:
     plain = run("fedavg:rounds=1", clients=2, model="logistic", engine="serial", out=tmp_path / "r")
     with pytest.raises(BadInput, match="not every client has shared samples"):
         attacked.attack_on(plain)
+
+
+ATTACK = """
+from pathlib import Path
+import sys
+from tacit.experiment import attacked
+from tacit.experiment.result import Run
+print(attacked.attack_on(Run(Path(sys.argv[1]))).members.tolist())
+"""
+
+
+def attacked_later(folder: Path) -> str:
+    """Attack in a new process, which loads a file as it is by then."""
+    call = [sys.executable, "-c", ATTACK, str(folder)]
+    return subprocess.run(call, check=True, capture_output=True, text=True).stdout
+
+
+def test_records_are_looked_at_as_the_run_saw_them(tmp_path: Path) -> None:
+    """A file of features that has changed since is not what the samples were made with."""
+    file = tmp_path / "features_that_change.py"
+    file.write_text("def f(x):\n    return x.flatten(1)\n")
+    seen = run(
+        "gfl:n_k=4,rounds=1",
+        split="label:2",
+        clients=4,
+        model="logistic",
+        features=f"{file}:f",
+        engine="serial",
+        noise="seeded",
+        out=tmp_path / "run",
+    )
+    file.write_text("def f(x):\n    return x.flatten(1) * 0\n")
+    assert attacked_later(seen.folder) == f"{attacked.attack_on(seen).members.tolist()}\n"
