@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -157,10 +158,20 @@ def _cells(of: Paper, key: str, item: Item, cells: Sequence[Cell], scale: Scale)
                 f"{minutes:.1f}" if works else "-",
             ]
         )
-        remarks.append(", ".join(cell.line.words) + (f" ({cell.why})" if cell.why else ""))
+        words = ", ".join(map(brief, cell.line.words))
+        remarks.append(words + (f" ({cell.why})" if cell.why else ""))
     short = ", ".join(f"{k} = {v}" for k, v in item.short.items())
     head = f"{of.name}, {key}: {item.title}\nshort: {short or 'the same as full'}\n"
     return "\n".join([head, formatted(rows, "text", remarks)])
+
+
+def brief(word: str) -> str:
+    """Return a method's word with long lists cut short.
+
+    >>> brief("cuag:mus=[0.1, 0.2, 0.3, 0.4]"), brief("cuag:mus=[1, 2]")
+    ('cuag:mus=[0.1, ..., 0.4]', 'cuag:mus=[1, 2]')
+    """
+    return re.sub(r"\[([^],]*),[^]]*,([^],]*)\]", r"[\1, ...,\2]", word)
 
 
 def _files(of: Paper, cells: Sequence[Cell], scale: Scale, folder: Path) -> Iterator[Path]:
