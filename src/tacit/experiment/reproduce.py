@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from tacit.core import (
 from tacit.experiment.about import starts, this_start
 from tacit.experiment.compare import run_all
 from tacit.experiment.config import Experiment, Setting, dataset_of, to_toml
-from tacit.experiment.measures import by_formula, curve_of, shows, value_of
+from tacit.experiment.measures import TIMES, by_formula, curve_of, shows, value_of
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Nobody, Watcher
@@ -40,7 +40,7 @@ from tacit.methods.spec import (
     spec_of,
     validated,
 )
-from tacit.papers.measured import Measured, merged, read_results, write_results
+from tacit.papers.measured import Measured, add_results
 from tacit.papers.published import Cell, Item, Paper, Scale, paper
 
 # of a setting: where and how fast it runs, not what comes out
@@ -127,6 +127,11 @@ def chosen(item: Item, only: Sequence[str]) -> list[Cell]:
     return found
 
 
+def is_run(cell: Cell) -> bool:
+    """Tell whether a cell needs runs and, as far as its paper's file knows, can have them."""
+    return not cell.why and cell.measure != "formula"
+
+
 def able(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells that can run; if none can, all: whoever asks for them may have the data."""
     return [c for c in cells if not c.why] or list(cells)
@@ -171,7 +176,8 @@ class Reproduction:
     def conduct(self, watch: Watcher | None = None) -> list[Measured]:
         """Run what is not finished; several processes may share the work.
 
-        What a cell gave is written down as soon as it is there.
+        What a cell gave is written down as soon as it is there, and at the end what the paper's
+        other items show of these runs.
         """
         runs, shown_in = self.runs(), self._shown_in()
         stopped: dict[str, TacitError] = {}
@@ -185,7 +191,24 @@ class Reproduction:
                 (BudgetReached, Diverged),
                 lambda name: self.write({}, shown_in[name]),
             )
-        return self.write({name: str(e) for name, e in stopped.items()})
+        why = {name: str(e) for name, e in stopped.items()}
+        for other in self.elsewhere():
+            other.write(why)
+        return self.write(why)
+
+    def elsewhere(self) -> Iterator[Reproduction]:
+        """Yield what else of the paper shows these runs, and no others.
+
+        Not their times: these are right only where nothing else was running.
+        """
+        mine = set(self.runs())
+        for key, item in self.paper.items.items():
+            whole = replace(self, item_key=key, cells=[c for c in item.cells.values() if is_run(c)])
+            names = {c.key: set(map(folder_name, chain(*whole.seeded(c)))) for c in whole.cells}
+            known = [c for c in whole.cells if names[c.key] and names[c.key] <= mine]
+            cells = [c for c in known if c.measure not in TIMES]
+            if cells:
+                yield replace(whole, cells=cells)
 
     def _shown_in(self) -> dict[str, list[Cell]]:
         """Return the cells that show a run, by the name of its folder."""
@@ -199,7 +222,7 @@ class Reproduction:
         """Write down what there is so far, of some cells or of all, and return it."""
         looked_at = self.cells if cells is None else cells
         found = [m for cell in looked_at if (m := self.measured(cell, stopped)) is not None]
-        write_results(self.file, merged(read_results(self.file), found))
+        add_results(self.file, found)
         return found
 
     def measured(self, cell: Cell, stopped: dict[str, str]) -> Measured | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -75,6 +76,26 @@ def write_results(file: Path, records: Iterable[Measured]) -> None:
     lines = [json.dumps(_rounded(asdict(r))) for r in sorted(records, key=lambda r: r.key)]
     file.parent.mkdir(parents=True, exist_ok=True)
     codec.write_atomically(file, "".join(f"{line}\n" for line in lines).encode())
+
+
+def add_results(file: Path, records: Sequence[Measured]) -> None:
+    """Write records beside those that are there; several processes may do so at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with alone(file.with_suffix(".lock")):
+        write_results(file, merged(read_results(file), records))
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process is within, where the platform can tell."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def _rounded(value: object) -> object:

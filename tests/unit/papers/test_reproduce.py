@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,14 @@ from tacit.experiment.reproduce import (
 from tacit.experiment.result import Run
 from tacit.experiment.work import Work, seconds_of, work_of
 from tacit.methods.spec import method_from_spec
-from tacit.papers.measured import Measured, merged, read_results, results_of, write_results
+from tacit.papers.measured import (
+    Measured,
+    add_results,
+    merged,
+    read_results,
+    results_of,
+    write_results,
+)
 from tacit.papers.published import Claim, Paper, paper, papers, read_paper
 from tacit.report.reproduction import cell_table, claims_table, matrix, page, state, verdict
 from tacit.report.reproduction_figures import draw_item
@@ -55,6 +63,13 @@ order = ["a/fedavg", "a/fedprox"]
 like = "table1"
 title = "Over rounds"
 draws = "curves"
+only = ["a"]
+curves = ["fedavg"]
+
+[items.figure3]
+like = "table1"
+title = "Seconds"
+measure = "seconds"
 only = ["a"]
 curves = ["fedavg"]
 
@@ -168,6 +183,30 @@ def test_what_is_finished_is_read_and_shared_by_items(
     assert curve.values == fedavg.values
     assert curve.curves == [[fedavg.values[0]]]
     assert curve.at == [1]
+
+
+def test_what_a_run_shows_elsewhere_is_written_down_too(
+    made_up: Paper, done: tuple[Path, list[Measured]]
+) -> None:
+    """One who runs the table has the figure as well, but no time of a run that had company."""
+    out, (fedavg, _) = done
+    (curve,) = read_results(out / "results" / "fedavg-figure1-short.jsonl")
+    assert (curve.item, curve.cell) == ("figure1", "a/fedavg")
+    assert curve.values == curve.curves[0] == pytest.approx(fedavg.values, rel=1e-5)
+    assert not (out / "results" / "fedavg-figure3-short.jsonl").exists()
+    (time,) = of(made_up, "figure3", out).conduct()  # who asks for it gets it
+    assert time.values[0] > 0
+
+
+def test_two_processes_that_write_results_lose_none(tmp_path: Path) -> None:
+    file = tmp_path / "results" / "made-up.jsonl"
+
+    def put(n: int) -> None:
+        add_results(file, [Measured("table1", f"cell-{n}", "short", [float(n)])])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(40)))
+    assert sorted(r.values[0] for r in read_results(file)) == list(range(40))
 
 
 def test_a_repeat_more_runs_one_seed_more(
