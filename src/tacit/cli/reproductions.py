@@ -168,10 +168,10 @@ def _cells(of: Paper, key: str, item: Item, cells: Sequence[Cell], scale: Scale)
 def brief(word: str) -> str:
     """Return a method's word with long lists cut short.
 
-    >>> brief("cuag:mus=[0.1, 0.2, 0.3, 0.4]"), brief("cuag:mus=[1, 2]")
-    ('cuag:mus=[0.1, ..., 0.4]', 'cuag:mus=[1, 2]')
+    >>> brief("cuag:mus=[0.1, 0.2, 0.3, 0.4]"), brief("cuag:mus=[1,2,3]")
+    ('cuag:mus=[0.1, ..., 0.4]', 'cuag:mus=[1,...,3]')
     """
-    return re.sub(r"\[([^],]*),[^]]*,([^],]*)\]", r"[\1, ...,\2]", word)
+    return re.sub(r"\[([^],]*),[^]]*,( *)([^],]*)\]", r"[\1,\2...,\2\3]", word)
 
 
 def _files(of: Paper, cells: Sequence[Cell], scale: Scale, folder: Path) -> Iterator[Path]:
@@ -191,6 +191,8 @@ def _show(work: Reproduction, item: Item, measured: Sequence[Measured]) -> None:
     by = {m.cell: m for m in measured}
     print(f"{work.paper.name}, {work.item_key}, {work.scale}: {item.title}\n")
     print(cell_table(work.cells, by) + "\n")
+    for key in work.untimed():
+        print(f"{key}: no time, as generators of another run were found; another --out takes it")
     for claim in item.claims:
         print(f"{verdict(claim, by)}: {claim.says}")
     folder = work.out / f"{work.paper.method}-{work.item_key}-{work.scale}"

@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core import check as check
     from tacit.core.aggregate import Aggregate as Aggregate
     from tacit.core.check import in_clip_range as in_clip_range
+    from tacit.core.client import Again as Again
     from tacit.core.client import Call as Call
     from tacit.core.client import Client as Client
     from tacit.core.client import Reply as Reply

@@ -28,15 +28,16 @@ T = TypeVar("T")
 Sent = TypeVar("Sent", covariant=True)  # frozen: a call of a task is one of any task
 
 
-# gets what something follows from besides this client's data and randomness, and how to make it
-Again = Callable[[str, Callable[[], Mapping[str, Tensor]]], Mapping[str, Tensor]]
+# gets the client, words for all that something follows from besides its data and randomness, and
+# how to make it
+Again = Callable[["Client", str, Callable[[], Mapping[str, Tensor]]], Mapping[str, Tensor]]
 
 
 def no_limit(ledger: Ledger) -> None:
     """Approve of everything."""
 
 
-def afresh(what: str, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+def afresh(me: Client, what: str, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
     """Make what is asked for, whether or not it was made before."""
     return make()
 
@@ -66,7 +67,7 @@ class Client:
     # that ``model`` computes in, and other networks that a task makes, where it does not clip
     precision: Literal["f32", "bf16"] = "f32"
     goal: Goal = "classes"  # what is predicted
-    again: Again = afresh  # makes what takes long, or finds it where it would be the same
+    again: Again = afresh  # makes what takes long, or finds it where it was made to the bit
 
     def release(self, line: Release) -> None:
         """Write a release, unless it would pass the budget; for mechanisms, before they draw.

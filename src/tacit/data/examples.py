@@ -70,7 +70,7 @@ class Dataset:
 
     ``mean`` and ``std`` are public constants, never computed from the data. Data are somebody's
     ``own`` unless they are known to be public: nothing that happens to one record may then depend
-    on the others.
+    on the others. Whoever puts other records into a public one says ``own=True``.
     """
 
     name: str

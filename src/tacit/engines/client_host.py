@@ -18,6 +18,7 @@ from tacit.codec import pack, unpack
 from tacit.compress import Compressor
 from tacit.compress.replies import shrink
 from tacit.core import (
+    Again,
     BadInput,
     Call,
     Client,
@@ -40,7 +41,7 @@ from tacit.data.federated import Federation
 from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
-from tacit.engines.recall import Recall
+from tacit.engines.recall import Made, Recall
 from tacit.engines.store import ClientStore
 from tacit.models.precision import Precision, compute_in
 
@@ -67,6 +68,7 @@ class World:
     compress: Compressor = field(default_factory=Compressor)  # how updates travel
     precision: Precision = "f32"  # that networks compute in
     durable: bool = False  # ledgers outlast a power failure before anything is answered
+    made: Made | None = None  # where runs of a table keep what they have in common
 
     def __post_init__(self) -> None:
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -89,8 +91,6 @@ class World:
         examiner = PartOfTests.read(client) is not None
         own = test if examiner else self.federation.train(client, self.device)
         own = own if examiner else own.joined(kept.get(POOL))
-        rng = self.generator(task, round, client, attempt)
-        same = self.noise == "seeded" and not self.federation.dataset.own
         return Client(
             client,
             round,
@@ -98,7 +98,7 @@ class World:
             test=test,
             model=self.fresh(),
             kept={k: v for k, v in kept.items() if k != POOL},
-            rng=rng,
+            rng=self.generator(task, round, client, attempt),
             noise=self.noise,
             spent=spent or Ledger(),
             approve=self.approve,
@@ -108,8 +108,14 @@ class World:
             examples=len(own),
             precision=self.precision,
             goal=self.federation.dataset.goal,
-            again=Recall(self.folder / client, rng, own) if same else afresh,
+            again=self._again(client),
         )
+
+    def _again(self, client: ClientId) -> Again:
+        """Return how a client makes what takes long; what is made of own data is never kept."""
+        if self.made is None or self.noise != "seeded" or self.federation.dataset.own:
+            return afresh
+        return Recall(self.made, self.folder / client)
 
     @cached_property
     def _pristine(self) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-"""What seeded noise makes the same each time is made once, and kept for the next run.
+"""What a table's runs have in common is made once: generators, mostly, which take the longest.
 
-A generator's training may be longer than all that follows, and tables compare what follows. Only
-what was made of published data is kept, and only where noise is seeded: nothing of that is private.
-With noise of the operating system each run has its own.
+Only where whoever starts the runs names a folder for it, as `tacit reproduce` does, of published
+data, and with seeded noise, which makes the same each time: nothing of that is private. What is
+found there is what would have been made, to the bit, on the same machine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 import tacit
-from tacit.core.data import LocalData
+from tacit.core import Client
 from tacit.data import tensor_cache
 
 SLOW = 2.0  # seconds of work from which on its result is kept
@@ -29,43 +28,76 @@ MARK = "recalled"  # beside a client's state: something of its work was made in 
 STREAM = "stream"  # what is noted with the tensors: where the client's randomness stood then
 
 
+def source() -> str:
+    """Return a digest of this package's source: other code may make something else."""
+    folder = Path(tacit.__file__).parent
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where what was made is kept, and by which code: as it was when this process began."""
+
+    folder: Path
+    code: str = field(default_factory=source)
+
+
 @dataclass(frozen=True)
 class Recall:
     """Makes something for a client, or finds what was made of the same data and randomness."""
 
-    folder: Path  # of the client's state
-    rng: np.random.Generator
-    data: LocalData
+    made: Made
+    state: Path  # the folder of the client's state
 
-    def __call__(self, what: str, make: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        file = tensor_cache.place_of("trained", self._digest(what))
+    def __call__(
+        self, me: Client, what: str, make: Callable[[], Mapping[str, Tensor]]
+    ) -> Mapping[str, Tensor]:
+        """Return what ``make`` would, and leave the client's randomness where it would."""
+        if me.noise != "seeded" or me.data.device != "cpu":
+            return make()
+        file = self.made.folder / f"{self._digest(me, what)}{tensor_cache.SUFFIX}"
         found = tensor_cache.read(file)
-        if found is not None:
-            _go_on_from(self.rng, found[1][STREAM])
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / MARK).touch()
+        if found is not None and STREAM in found[1]:
+            _go_on_from(me.rng, found[1][STREAM])
+            self.state.mkdir(parents=True, exist_ok=True)
+            (self.state / MARK).touch()
             return found[0]
         began = time.monotonic()
-        made = make()
+        new = make()
         if time.monotonic() - began > SLOW:
-            tensor_cache.keep(file, made, {STREAM: _stand_of(self.rng)})
-        return made
+            tensor_cache.keep(file, new, {STREAM: _stand_of(me.rng)})
+        return new
 
-    def _digest(self, what: str) -> str:
+    def _digest(self, me: Client, what: str) -> str:
         """Return a name for all that the outcome depends on."""
-        digest = hashlib.blake2b(digest_size=16)
-        machine = (torch.__version__, torch.backends.cpu.get_cpu_capability(), self.data.device)
-        digest.update(repr((what, _code(), machine, _stand_of(self.rng))).encode())
-        for start in range(0, len(self.data), AT_ONCE):
-            for part in self.data.batch(slice(start, start + AT_ONCE)):
+        scale = (me.data.mean, me.data.std)
+        each = (what, self.made.code, _machine(), scale, _stand_of(me.rng))
+        digest = hashlib.blake2b(repr(each).encode(), digest_size=16)
+        for start in range(0, len(me.data), AT_ONCE):
+            for part in me.data.batch(slice(start, start + AT_ONCE)):
                 digest.update(f"{tuple(part.shape)} {part.dtype}".encode())
-                digest.update(part.cpu().contiguous().numpy().data)
+                digest.update(tensor_cache.bits(part))
         return digest.hexdigest()
 
 
 def was_recalled(clients: Path) -> bool:
     """Tell whether something of a run's work was made in another one: its times say too little."""
     return next(clients.glob(f"*/{MARK}"), None) is not None
+
+
+def _machine() -> tuple[object, ...]:
+    """Return what decides the last bits of a product."""
+    return (
+        torch.__version__,
+        np.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.get_num_threads(),
+        torch.backends.mkldnn.enabled,
+        torch.get_float32_matmul_precision(),
+    )
 
 
 def _stand_of(rng: np.random.Generator) -> str:
@@ -84,13 +116,3 @@ def _go_on_from(rng: np.random.Generator, stand: str) -> None:
     rng.bit_generator.state = state
     if spawned > seeds.n_children_spawned:
         seeds.spawn(spawned - seeds.n_children_spawned)
-
-
-@cache
-def _code() -> str:
-    """Return a digest of this package's source: other code may make something else."""
-    folder = Path(tacit.__file__).parent
-    digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
-    return digest.hexdigest()

@@ -18,6 +18,7 @@ import numpy as np
 from tacit import codec
 from tacit.core import BadInput, BudgetReached, TacitError, check
 from tacit.data.examples import Dataset
+from tacit.engines.recall import Made
 from tacit.experiment.config import (
     Experiment,
     Setting,
@@ -302,8 +303,11 @@ def run_all(
     watch: Watcher,
     forgive: tuple[type[TacitError], ...] = (),
     done: Callable[[str], object] = lambda name: None,
+    made: Made | None = None,
 ) -> dict[str, TacitError]:
     """Run what is not finished yet; ``done`` is told of each run that is.
+
+    With ``made``, what several runs have in common is made once.
 
     Return what stopped a run and is forgiven, by the name of its folder.
 
@@ -314,7 +318,7 @@ def run_all(
     while waiting:
         name, experiment = waiting.popleft()
         try:
-            _run_one(RunDir(folder / name), experiment, dataset, watch)
+            _run_one(RunDir(folder / name), experiment, dataset, watch, made)
         except Busy:
             waiting.append((name, experiment))
             since += 1
@@ -329,12 +333,18 @@ def run_all(
     return stopped
 
 
-def _run_one(directory: RunDir, experiment: Experiment, dataset: Dataset, watch: Watcher) -> None:
+def _run_one(
+    directory: RunDir,
+    experiment: Experiment,
+    dataset: Dataset,
+    watch: Watcher,
+    made: Made | None,
+) -> None:
     directory.folder.mkdir(parents=True, exist_ok=True)
     directory.lock()  # before anything is looked at: what another process has begun by then is seen
     try:
         watch.begin(directory.folder.name, experiment.method.rounds)
-        plan = Plan.of(experiment, dataset)
+        plan = replace(Plan.of(experiment, dataset), made=made)
         if not directory.begun:
             directory.begin(plan.experiment)
         plan.conduct(directory, watch)

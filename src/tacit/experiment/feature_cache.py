@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tacit.data import tensor_cache
 from tacit.data.federated import Federation
+from tacit.data.files import cache_folder
 from tacit.synthesis.encoder_file import named
 from tacit.synthesis.moments import CHUNK
 
@@ -67,7 +68,8 @@ def find(federation: Federation, name: str) -> Place:
         digest.update(len(rows).to_bytes(8, "big") + rows.tobytes())
     sizes = {"train": len(d.train), "test": len(d.test)}
     sizes |= {"own_tests": len(d.test)} if split.noise is not None else {}
-    return Place(tensor_cache.place_of("features", digest.hexdigest()), sizes)
+    file = f"{digest.hexdigest()}{tensor_cache.SUFFIX}"
+    return Place(cache_folder() / "features" / file, sizes)
 
 
 def keep(place: Place, made: Stored) -> None:

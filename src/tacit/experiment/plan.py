@@ -19,6 +19,7 @@ from tacit.data.federated import Federation, federate
 from tacit.data.splits import clients_of, owner_column
 from tacit.engines.client_host import World
 from tacit.engines.config import Config
+from tacit.engines.recall import Made
 from tacit.engines.server import Engine
 from tacit.engines.workers import engine as make_engine
 from tacit.engines.workers import processors
@@ -50,6 +51,7 @@ class Plan:
     device: str
     workers: int = field(default=0)
     front: str = ""  # what features are computed by, if not by the setting's word
+    made: Made | None = None  # where runs of a table keep what they have in common
 
     @classmethod
     def of(
@@ -159,6 +161,7 @@ class Plan:
             approve=budget_of(self.experiment).at_clients().check,
             compress=Compressor.of(setting.compress),
             precision="bf16" if setting.precision == "bf16" else "f32",
+            made=self.made,
         )
 
     def scores(self, s: State, engine: Engine) -> Json:

@@ -24,6 +24,7 @@ from tacit.core import (
     check,
     pairs_of,
 )
+from tacit.engines.recall import Made
 from tacit.experiment.about import starts, this_start
 from tacit.experiment.compare import run_all
 from tacit.experiment.config import Experiment, Setting, dataset_of, to_toml
@@ -45,7 +46,7 @@ from tacit.papers.published import Cell, Item, Paper, Scale, paper
 
 # of a setting: where and how fast it runs, not what comes out
 MACHINE = ("engine", "address", "workers", "device", "keep")
-RUNS, RESULTS = "runs", "results"
+RUNS, RESULTS, MADE = "runs", "results", "made"
 # of the rules by which methods choose for themselves: raised when one of them changes, so that no
 # run of before is taken for one of now
 RULES = 1
@@ -180,6 +181,8 @@ class Reproduction:
         other items show of these runs.
         """
         runs, shown_in = self.runs(), self._shown_in()
+        timed = any(cell.measure in TIMES for cell in self.cells)
+        made = None if timed else Made(self.out / MADE)
         stopped: dict[str, TacitError] = {}
         for data in dict.fromkeys(e.setting.data for e in runs.values()):
             these = [(name, e) for name, e in runs.items() if e.setting.data == data]
@@ -190,6 +193,7 @@ class Reproduction:
                 watch or Nobody(),
                 (BudgetReached, Diverged),
                 lambda name: self.write({}, shown_in[name]),
+                made,
             )
         why = {name: str(e) for name, e in stopped.items()}
         for other in self.elsewhere():
@@ -209,6 +213,15 @@ class Reproduction:
             cells = [c for c in known if c.measure not in TIMES]
             if cells:
                 yield replace(whole, cells=cells)
+
+    def untimed(self) -> list[str]:
+        """Return the cells whose times nobody can tell: part of the work was another run's."""
+        folders = {c.key: [folder_name(e) for e in chain(*self.seeded(c))] for c in self.cells}
+        return [
+            cell.key
+            for cell in self.cells
+            if not all(shows(cell, Run(self.out / RUNS / name)) for name in folders[cell.key])
+        ]
 
     def _shown_in(self) -> dict[str, list[Cell]]:
         """Return the cells that show a run, by the name of its folder."""
@@ -272,7 +285,7 @@ class Reproduction:
             commit=", ".join(dict.fromkeys(start["commit"] or "" for start in began)),
             date=max(start["started"] for start in began)[:10],
             spent=[run.spent for run in runs],
-            seconds=sum(line["seconds"] for run in runs for line in run.metrics),
+            seconds=0.0 if any(run.recalled for run in runs) else sum(map(seconds_in, runs)),
             stopped="; ".join(stopped[n] for _, n in names if n in stopped),
             at=[t for t, _ in curves[0]] if curves else [],
             curves=[[value for _, value in curve] for curve in curves],
@@ -287,6 +300,11 @@ class Reproduction:
             return False
         run = Run(directory.folder)  # which may have chosen fewer rounds than it was given
         return run.rounds >= run.experiment.method.rounds
+
+
+def seconds_in(run: Run) -> float:
+    """Return how long a run's rounds took, all together."""
+    return float(sum(line["seconds"] for line in run.metrics))
 
 
 def is_of_today(of: Paper, record: Measured) -> bool:

@@ -104,8 +104,6 @@ def resume(
     experiment = directory.experiment()
     if experiment.setting.at_sites:
         raise BadInput(f"'{folder}': a run with sites; `tacit serve {folder}` continues it")
-    setting = replace(experiment.setting, schema=directory.schema_file(experiment.setting.schema))
-    dataset = dataset or data_again(setting, "tacit.resume(folder, dataset=...)")
     plan = plan_again(directory, dataset, trust_code=trust_code)
     if rounds is not None:
         plan = _longer(plan, directory, rounds)
@@ -115,15 +113,19 @@ def resume(
 def plan_again(
     directory: RunDir, dataset: Dataset | None = None, *, trust_code: bool = False
 ) -> Plan:
-    """Return the plan of a run that was started, with the network and the features it began with.
+    """Return the plan of a run with what it began with: its schema, network and features.
 
     ``trust_code`` as for :func:`resume`.
     """
-    setting = directory.experiment().setting
+    experiment = directory.experiment()
+    setting = experiment.setting
+    if dataset is None:
+        kept = replace(setting, schema=directory.schema_file(setting.schema))
+        dataset = data_again(kept, "tacit.resume(folder, dataset=...)")
     network = to_continue(directory, setting.model, trust=trust_code)
     front = encoder_again(directory, setting.features)
     front = to_continue(directory, front, trust=trust_code)
-    return Plan.of(directory.experiment(), dataset, network=network, front=front)
+    return Plan.of(experiment, dataset, network=network, front=front)
 
 
 def _longer(plan: Plan, directory: RunDir, rounds: int) -> Plan:

@@ -163,7 +163,7 @@ class GAN(GANSettings):
         steps = (release.q, release.clip, release.z, release.steps, release.law)
         weights = None if known is None else known.tolist()
         what = repr((self, shape, classes, B, steps, weights, me.precision))
-        game.average.load_state_dict(me.again(what, train))
+        game.average.load_state_dict(me.again(me, what, train))
         return game.fitted()
 
     def _certified(

@@ -1,28 +1,33 @@
 """What is made once and found again: the same to the bit, and only what is nobody's secret."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-import tacit
-from tacit.data import load
+from tacit.data import load, tensor_cache
 from tacit.data.federated import federate
 from tacit.engines import recall
-from tacit.engines.recall import Recall
+from tacit.engines.recall import Made, Recall
+from tacit.experiment.compare import run_all
+from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.measures import shows
+from tacit.experiment.result import Run
+from tacit.experiment.watch import Nobody
+from tacit.methods.spec import method_from_spec
 from tacit.papers.published import paper
 from tacit.synthesis.gan import GAN
 
 WORDS = "mode=paper,rounds=1,gan.epochs=1,gan.batch=256,gan.width=2"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Where quick work is kept, too."""
     monkeypatch.setattr(recall, "SLOW", 0.0)
-    return tmp_path / "cache" / "tacit" / "trained"
+    return Made(tmp_path / "made")
 
 
 @pytest.fixture
@@ -37,11 +42,13 @@ def trainings(monkeypatch):
 def run(tmp_path):
     """Run a method; each in a folder of its own."""
 
-    def run(word, data="digits", noise="seeded", **how):
+    def run(word, made, data=None, noise="seeded", **how):
         run.count += 1
-        out = tmp_path / str(run.count)
         how = {"clients": 2, "model": "logistic", "workers": 0, "noise": noise} | how
-        return tacit.run(f"{word},{WORDS}", data=data, out=out, **how)
+        experiment = Experiment(method_from_spec(f"{word},{WORDS}"), Setting(**how))
+        name = str(run.count)
+        run_all(tmp_path, [(name, experiment)], data or load("digits"), Nobody(), made=made)
+        return Run(tmp_path / name)
 
     run.count = 0
     return run
@@ -59,90 +66,157 @@ def left_by(done):
     [("dafl:gamma=0.1", "dafl:gamma=0.5"), ("gfl:tau=0.0", "gfl:tau=2.0")],
 )
 def test_a_run_that_finds_its_generators_is_the_one_that_trains_them(
-    first, then, run, cache, trainings, monkeypatch
+    first, then, run, made, trainings, tmp_path
 ):
-    run(first)
+    run(first, made)
     assert trainings == ["0", "1"]
-    found = run(then)
+    found = run(then, made)
     assert trainings == ["0", "1"]  # the second run trained none
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent.parent / "another"))
-    made = run(then)
+    anew = run(then, Made(tmp_path / "elsewhere"))
     assert trainings == ["0", "1"] * 2
-    assert left_by(found) == left_by(made)
+    assert left_by(found) == left_by(anew)
     time, accuracy = (paper("dafl").items[key] for key in ("figure7", "table3"))
     for item, honest in ((time, False), (accuracy, True)):
         cell = next(iter(item.cells.values()))
         assert shows(cell, found) == honest
-        assert shows(cell, made)
+        assert shows(cell, anew)
 
 
 @pytest.mark.parametrize(
     "other",
     [{"seed": 1}, {"clients": 3}, {"split": "label:1"}, {"word": "dafl:gan.lr=0.001"}],
 )
-def test_another_experiment_trains_its_own(other, run, trainings):
-    run("dafl:gamma=0.1")
+def test_another_experiment_trains_its_own(other, run, made, trainings):
+    run("dafl:gamma=0.1", made)
     before = len(trainings)
-    run(**{"word": "dafl:gamma=0.1"} | other)
+    run(**{"word": "dafl:gamma=0.1", "made": made} | other)
     assert len(trainings) - before >= 2
 
 
-def test_noise_of_the_operating_system_is_never_kept(run, cache, trainings):
-    run("dafl:gamma=0.1", noise="os")
-    assert not cache.exists()
-    run("dafl:gamma=0.1")
-    run("dafl:gamma=0.1", noise="os")
+def test_nothing_is_kept_where_nobody_says_so(run, trainings):
+    for _ in range(2):
+        run("dafl:gamma=0.1", None)
+    assert trainings == ["0", "1"] * 2
+
+
+def test_noise_of_the_operating_system_is_never_kept(run, made, trainings):
+    run("dafl:gamma=0.1", made, noise="os")
+    assert not made.folder.exists()
+    run("dafl:gamma=0.1", made)
+    run("dafl:gamma=0.1", made, noise="os")
     assert trainings == ["0", "1"] * 3
 
 
-def test_nothing_of_anybodys_own_data_is_kept(run, cache, trainings):
+def test_nothing_of_anybodys_own_data_is_kept(run, made, trainings):
     d = replace(load("digits"), own=True)
     for _ in range(2):
-        run("dafl:gamma=0.1", data=d)
+        run("dafl:gamma=0.1", made, data=d)
     assert trainings == ["0", "1"] * 2
-    assert not cache.exists()
+    assert not made.folder.exists()
 
 
-def test_a_damaged_file_is_as_good_as_none(run, cache, trainings):
-    whole = left_by(run("dafl:gamma=0.1"))
-    for n, file in enumerate(sorted(cache.iterdir())):
+def test_a_damaged_file_is_as_good_as_none(run, made, trainings):
+    whole = left_by(run("dafl:gamma=0.1", made))
+    for n, file in enumerate(sorted(made.folder.iterdir())):
         blob = bytearray(file.read_bytes())
         blob[-1] ^= 1
         file.write_bytes(blob if n else blob[:50])
-    again = run("dafl:gamma=0.1")
+    again = run("dafl:gamma=0.1", made)
     assert trainings == ["0", "1"] * 2
     assert left_by(again) == whole
 
 
-def client_of(rng, folder, n=3):
-    return Recall(folder, rng, federate(load("digits"), "iid", clients=n, seed=0).train("0"))
+def test_another_clients_file_is_none(run, made, trainings):
+    run("dafl:gamma=0.1", made)
+    one, other = sorted(made.folder.iterdir())
+    one.write_bytes(other.read_bytes())
+    run("dafl:gamma=0.1", made)
+    assert len(trainings) == 3
 
 
-def test_randomness_goes_on_from_where_it_stood(tmp_path):
-    def work(rng):
-        """Draw, in the stream itself and in new ones."""
+# -------------------------------------------------------------------------------------------------
+# what a client asks
 
-        def make():
-            child = rng.spawn(2)[1]
-            return {"drawn": torch.from_numpy(np.array([rng.random(), child.random()]))}
 
-        made = client_of(rng, tmp_path / "c")("work", make)
-        return made["drawn"].tolist(), rng.random(), rng.spawn(1)[0].random()
+@pytest.fixture
+def client(sandbox, tmp_path):
+    """A client of three with some randomness, and where its state is."""
+    held = federate(load("digits"), "iid", clients=3, seed=0)
 
-    first, second = (work(np.random.default_rng(7)) for _ in range(2))
-    assert (tmp_path / "c" / recall.MARK).exists()
+    def client(made, seed=7, **changes):
+        me = sandbox.world(None, tmp_path / "state").client("task", "0", 0, {})
+        rng = np.random.default_rng(seed)
+        again = Recall(made, tmp_path / "state" / "0")
+        return replace(me, data=held.train("0"), rng=rng, again=again, **changes)
+
+    return client
+
+
+def drawn(me):
+    """Draw, in a client's stream itself and in new ones, before and after."""
+
+    def make():
+        child = me.rng.spawn(2)[1]
+        return {"drawn": torch.from_numpy(np.array([me.rng.random(), child.random()]))}
+
+    out = me.again(me, "work", make)
+    return out["drawn"].tolist(), me.rng.random(), me.rng.spawn(1)[0].random()
+
+
+def test_randomness_goes_on_from_where_it_stood(made, client, tmp_path):
+    first, second = drawn(client(made)), drawn(client(made))
+    assert (tmp_path / "state" / "0" / recall.MARK).exists()
     assert first == second
-    assert work(np.random.default_rng(8)) != first
+    assert drawn(client(made, seed=8)) != first
 
 
-def test_quick_work_is_not_kept(tmp_path, cache, monkeypatch):
+def test_a_client_that_a_method_has_changed_is_another_one(made, client):
+    """A half of its records, as some methods hold them out; or noise of its own."""
+    me = client(made)
+    half = replace(client(made), data=me.data.only(np.arange(len(me.data) // 2)))
+    for other in (me, half, replace(client(made), noise="os")):
+        other.again(other, "work", lambda: {"seen": torch.tensor(len(other.data))})  # noqa: B023
+    assert len(list(made.folder.iterdir())) == 2
+    again = replace(client(made), data=half.data)
+    assert again.again(again, "work", dict)["seen"] == len(half.data)
+
+
+def test_quick_work_is_not_kept(made, client, monkeypatch):
     monkeypatch.setattr(recall, "SLOW", 60.0)
-    client_of(np.random.default_rng(0), tmp_path)("work", dict)
-    assert not cache.exists()
+    drawn(client(made))
+    assert not made.folder.exists()
 
 
-def test_other_code_makes_it_anew(tmp_path, cache, monkeypatch):
+def test_other_code_makes_it_anew(made, client):
     for code in ("before", "after", "after"):
-        monkeypatch.setattr(recall, "_code", lambda code=code: code)
-        client_of(np.random.default_rng(0), tmp_path)("work", dict)
-    assert len(list(cache.iterdir())) == 2
+        drawn(client(replace(made, code=code)))
+    assert len(list(made.folder.iterdir())) == 2
+
+
+# -------------------------------------------------------------------------------------------------
+# files
+
+
+def test_any_numbers_come_back(tmp_path):
+    file = tmp_path / "some.safetensors"
+    numbers = {
+        "half": torch.arange(4, dtype=torch.bfloat16),
+        "one": torch.tensor(3.0),
+        "yes": torch.tensor([True, False]),
+        "none": torch.zeros(0, 3),
+        "turned": torch.arange(6.0).view(2, 3).t(),
+    }
+    tensor_cache.keep(file, numbers, {"a": "b"})
+    parts, notes = tensor_cache.read(file)
+    assert notes == {"a": "b"}
+    assert all(torch.equal(parts[k], v) and parts[k].dtype == v.dtype for k, v in numbers.items())
+
+
+def test_those_used_least_lately_make_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_cache, "MOST", 2500)
+    for n in range(5):
+        tensor_cache.keep(tmp_path / f"{n}.safetensors", {"x": torch.zeros(200)})
+        os.utime(tmp_path / f"{n}.safetensors", (n, n))
+    assert sorted(f.stem for f in tmp_path.glob("*.safetensors")) == ["3", "4"]
+    tensor_cache.keep(tmp_path / "large.safetensors", {"x": torch.zeros(1000)})
+    assert sorted(f.stem for f in tmp_path.glob("*.safetensors")) == ["3", "4"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.core import Known
+from tacit.engines.recall import MARK, Made
 from tacit.experiment import reproduce
 from tacit.experiment.config import Experiment, Setting
 from tacit.experiment.reproduce import (
@@ -196,6 +197,25 @@ def test_what_a_run_shows_elsewhere_is_written_down_too(
     assert not (out / "results" / "fedavg-figure3-short.jsonl").exists()
     (time,) = of(made_up, "figure3", out).conduct()  # who asks for it gets it
     assert time.values[0] > 0
+
+
+def test_who_takes_times_finds_nothing_ready_made(
+    made_up: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a run that did find something shows none: the command says what to do."""
+    given: list[Made | None] = []
+    run = reproduce.run_all
+    monkeypatch.setattr(reproduce, "run_all", lambda *a: (given.append(a[-1]), run(*a))[1])
+    table, timed = (of(made_up, item, tmp_path, 1, "a/fedavg") for item in ("table1", "figure3"))
+    (accuracy,) = table.conduct()
+    assert accuracy.seconds > 0
+    (name,) = table.runs()
+    mark = tmp_path / "runs" / name / "checkpoint" / "clients" / "0" / MARK
+    mark.parent.mkdir(exist_ok=True)
+    mark.touch()
+    assert (timed.conduct(), timed.untimed()) == ([], ["a/fedavg"])
+    assert (table.conduct()[0].seconds, table.untimed()) == (0.0, [])
+    assert [made and made.folder for made in given] == [tmp_path / "made", None, tmp_path / "made"]
 
 
 def test_two_processes_that_write_results_lose_none(tmp_path: Path) -> None:
