@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from tacit.codec import write_atomically
+from tacit.core.files import write_atomically
 
 MOST = 2 << 30  # bytes of all files of a folder; those that were used least lately go first
 CHECKSUM = "checksum"
