@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.privacy.products import products
 from tacit.privacy.squares import Squares, inner, norms_of
 
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
@@ -79,7 +80,7 @@ def product(
     G = L.new_empty(n, out, inside)
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
-        torch.bmm(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), out=part)
+        products(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), part)
     return formed(parameter, G, shape)
 
 
@@ -287,7 +288,7 @@ class Conv(Layer):
         left = A.new_ones(block, G.shape[1], positions)
         for some, right, part in zip(*(torch.split(t, block) for t in (seen, A, G)), strict=True):
             left[: len(part), :-1].view(some.shape).copy_(some)
-            torch.bmm(left[: len(part)], right, out=part)
+            products(left[: len(part)], right, part)
         weight = self.module.weight
         return [
             formed(weight, G[:, :-1], lambda G: G.t().reshape(weight.shape)),
@@ -307,9 +308,8 @@ class Conv(Layer):
             left = strip.reshape(len(right), phases, -1, width * channels).transpose(2, 3)
             for k, part in enumerate(parts):
                 first, phase = divmod(k * self.dilation[0], phases)
-                torch.bmm(
-                    left[:, phase, :, first * columns : (first + rows) * columns], right, out=part
-                )
+                here = slice(first * columns, (first + rows) * columns)
+                products(left[:, phase, :, here], right, part)
                 found.append(norms_of(part.flatten(1)))  # while it is still in the cache
         G = G.flatten(2)
         norms = torch.cat([torch.cat(found[k :: len(G)]) for k in range(len(G))], 1)

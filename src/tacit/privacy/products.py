@@ -1,0 +1,54 @@
+"""Products of many small matrices, by whichever library uses the whole processor for them.
+
+Torch leaves them to MKL, which computes on AMD's AVX-512 processors with vectors of half their
+width. The OpenBLAS that numpy comes with uses the whole of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+WIDE = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS' kernels that use AVX-512
+
+
+def products(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write the product of each pair of matrices to ``out``; of all three, the last two dimensions.
+
+    Autograd does not follow it.
+    """
+    library = wider()
+    if library is None or out.device.type != "cpu":
+        torch.bmm(left, right, out=out)
+        return
+    with one_thread(library), np.errstate(all="ignore"):  # as torch: who asks looks at the result
+        np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.detach().numpy())
+
+
+@cache
+def wider() -> Any | None:
+    """Return numpy's library, if it uses more of this processor than torch's; else None."""
+    has = torch.cpu.get_capabilities()
+    if not has.get("avx512_f") or not str(has.get("cpu_name", "")).startswith("AMD"):
+        return None
+    loaded = ThreadpoolController().select(internal_api="openblas").lib_controllers
+    numpys = [library for library in loaded if "numpy" in library.filepath]
+    return numpys[0] if numpys and numpys[0].architecture in WIDE else None
+
+
+@contextmanager
+def one_thread(library: Any) -> Iterator[None]:
+    """Let a library compute in one thread, as torch does wherever a client trains."""
+    threads = library.get_num_threads()
+    library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.set_num_threads(threads)

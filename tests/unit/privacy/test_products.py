@@ -1,0 +1,136 @@
+"""Products of many matrices, by torch's library and by numpy's: the same, where it pays."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from often import often
+from torch import nn
+
+from tacit.privacy import products as module
+from tacit.privacy.perexample import clipped_sum
+from tacit.privacy.products import products, wider
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Library:
+    """What numpy multiplies with, as far as anybody here asks: its kernels and its threads."""
+
+    internal_api = "openblas"
+
+    def __init__(self, architecture="SkylakeX", filepath="/x/numpy.libs/libopenblas.so"):
+        self.architecture, self.filepath = architecture, filepath
+        self.threads, self.seen = 7, []
+
+    def get_num_threads(self):
+        return self.threads
+
+    def set_num_threads(self, threads):
+        self.threads = threads
+        self.seen.append(threads)
+
+
+@pytest.fixture
+def by_numpy(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(module, "wider", lambda: library)
+    return library
+
+
+def found(monkeypatch, library, **has):
+    """Return what would be used with such a library on such a processor."""
+
+    class Loaded:
+        lib_controllers = [library] if library else []
+
+        def select(self, internal_api):
+            return self
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(module, "ThreadpoolController", Loaded)
+    return wider.__wrapped__()
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 6)] * 4),
+    turned=st.booleans(),
+    inside=st.booleans(),
+    double=st.booleans(),
+)
+@often(30)
+def test_both_ways_give_the_sums_of_products(sizes, turned, inside, double):
+    n, rows, depth, columns = sizes
+    torch.manual_seed(0)
+    kind = torch.float64 if double else torch.float32
+    left = torch.randn(n, depth, rows, dtype=kind).mT if turned else torch.randn(n, rows, depth)
+    left, right = left.to(kind), torch.randn(n, depth, columns, dtype=kind)
+    want = torch.stack([a @ b for a, b in zip(left, right, strict=True)])
+    room = torch.full((n + 2, rows, columns + 3), 5.0, dtype=kind)
+    with pytest.MonkeyPatch.context() as patch:
+        for library in (None, Library()):
+            patch.setattr(module, "wider", lambda library=library: library)
+            out = room[1:-1, :, :columns] if inside else torch.empty_like(want)
+            products(left, right, out)
+            torch.testing.assert_close(out, want)
+    if inside:  # and nothing is written beside it
+        assert (room[0] == 5).all()
+        assert (room[-1] == 5).all()
+        assert (room[:, :, columns:] == 5).all()
+
+
+def test_numpy_computes_in_one_thread_and_gets_its_own_back(by_numpy):
+    a = torch.eye(3).expand(2, 3, 3)
+    products(a, a, torch.empty(2, 3, 3))
+    assert by_numpy.seen == [1, 7]
+    with pytest.raises(ValueError, match="mismatch"):
+        products(a, torch.ones(2, 4, 3), torch.empty(2, 3, 3))
+    assert by_numpy.threads == 7
+
+
+def test_numbers_without_end_are_no_warning(by_numpy):
+    huge = torch.full((1, 2, 2), 1e30)
+    out = torch.empty(1, 2, 2)
+    products(huge, huge, out)
+    assert out.isinf().all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_clipped_sums_are_the_same_by_both(monkeypatch, channels):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(channels, 5, 3), nn.Tanh(), nn.Conv2d(5, 4, 3), nn.Flatten(), nn.Linear(64, 3)
+    )
+    x, y = torch.randn(6, channels, 8, 8), torch.arange(6) % 3
+    calls = []
+    real = np.matmul
+    monkeypatch.setattr(np, "matmul", lambda *a, **k: calls.append(1) or real(*a, **k))
+    each = []
+    for library in (None, Library()):
+        monkeypatch.setattr(module, "wider", lambda library=library: library)
+        sums, norms = clipped_sum(
+            model, lambda m, x, y: F.cross_entropy(m(x), y, reduction="none"), x, y, 0.1
+        )
+        assert bool(calls) == (library is not None)
+        each.append([norms, *sums.values()])
+    for by_torch, by_numpys in zip(*each, strict=True):
+        torch.testing.assert_close(by_numpys, by_torch, rtol=1e-4, atol=1e-6)
+
+
+def test_it_is_used_where_torch_leaves_half_of_the_vectors(monkeypatch):
+    library = Library()
+    amd = {"avx512_f": True, "cpu_name": "AMD EPYC"}
+    assert found(monkeypatch, library, **amd) is library
+    assert found(monkeypatch, library, avx512_f=True, cpu_name="Intel(R) Xeon(R)") is None
+    assert found(monkeypatch, library, avx512_f=False, cpu_name="AMD EPYC") is None
+    assert found(monkeypatch, library, avx512_f=True) is None  # older versions of torch do not say
+    assert found(monkeypatch, Library(architecture="Haswell"), **amd) is None
+    assert found(monkeypatch, Library(filepath="/x/scipy.libs/libopenblas.so"), **amd) is None
+    assert found(monkeypatch, None, **amd) is None
+
+
+def test_what_is_loaded_here_is_found_or_not_needed():
+    library = wider()
+    assert library is None or library.architecture in module.WIDE
