@@ -52,6 +52,22 @@ T = TypeVar("T")
 POOL = "pool"
 
 
+@dataclass
+class Digests:
+    """Digests of requests; a call that a worker answers for many clients is packed once for all."""
+
+    call: Call[object] | None = None
+    packed: Any = None  # blake2b of it
+
+    def request(self, head: Head, call: Call[object]) -> str:
+        """Return a digest of all that a request's outcome depends on besides the client's data."""
+        if call is not self.call:
+            self.call, self.packed = call, hashlib.blake2b(pack(call), digest_size=16)
+        digest = self.packed.copy()
+        digest.update(str(head.accepted).encode())
+        return str(digest.hexdigest())
+
+
 @dataclass(frozen=True)
 class World:
     """Everything a process needs to be any client of a simulation."""
@@ -116,6 +132,11 @@ class World:
         if self.made is None or self.noise != "seeded" or self.federation.dataset.own:
             return afresh
         return Recall(self.made, self.folder / client)
+
+    @cached_property
+    def _digests(self) -> Digests:
+        """Tells requests apart."""
+        return Digests()
 
     @cached_property
     def _pristine(self) -> dict[str, Tensor]:
@@ -192,7 +213,8 @@ class World:
         """
         store = self.store(head.client)
         kept = store.kept(head.accepted)
-        attempt = store.attempt(head.ask, _request(head, call)) if self.noise == "seeded" else 0
+        asked = self._digests.request(head, call) if self.noise == "seeded" else ""
+        attempt = store.attempt(head.ask, asked) if asked else 0
         me = self.client(call.task, head.client, head.round, kept, store.ledger(), attempt)
         store.forget_all_but([head.accepted, head.saved, *head.older])
         try:
@@ -257,13 +279,6 @@ def _stream(task: str) -> str:
     if known is None or known.built_in:
         return name
     return f"{own_code.stem(module)}.{name}"
-
-
-def _request(head: Head, call: Call[object]) -> str:
-    """Return a digest of all that a request's outcome depends on besides the client's data."""
-    digest = hashlib.blake2b(pack(call), digest_size=16)
-    digest.update(str(head.accepted).encode())
-    return digest.hexdigest()
 
 
 @contextmanager

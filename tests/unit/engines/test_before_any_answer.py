@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit import privacy
+from tacit import codec, privacy
 from tacit.core import (
     BadInput,
     BudgetReached,
@@ -27,6 +27,8 @@ from tacit.core import (
     task,
 )
 from tacit.data.examples import Examples, Pool
+from tacit.engines import client_host
+from tacit.engines.messages import Head
 from tacit.engines.serial import Serial
 from tacit.engines.store import Draws
 from tacit.engines.workers import Workers
@@ -219,6 +221,19 @@ def test_the_very_same_request_done_again_is_one_release(sandbox):
     (b,) = ask(engine, noisy_mean(x=sandbox.x0, weight=1.0))
     assert torch.equal(a.dx["w"], b.dx["w"])
     assert sum(line.total() for line in engine.ledger) == 1
+
+
+def test_a_call_that_is_answered_for_many_clients_is_packed_once(sandbox, monkeypatch):
+    packs = []
+    monkeypatch.setattr(client_host, "pack", lambda value: packs.append(1) or codec.pack(value))
+    digests = client_host.Digests()
+    one, other = (noisy_mean(x=sandbox.x0, weight=weight) for weight in (1.0, 2.0))
+    first, later = (Head("0", "a", 0, accepted, None) for accepted in (None, "b"))
+    found = [digests.request(head, call) for call in (one, other) for head in (first, later, first)]
+    assert len(packs) == 2
+    assert found[0] == found[2]
+    assert len({found[0], found[1], found[3], found[4]}) == 4
+    assert found[0] == client_host.Digests().request(first, noisy_mean(x=sandbox.x0, weight=1.0))
 
 
 def test_two_means_of_the_server_in_a_round_have_noise_of_their_own(sandbox):
