@@ -21,6 +21,7 @@ from tacit.models import build
 from tacit.privacy import mechanisms
 from tacit.privacy.layers import LayerBounds
 from tacit.privacy.mechanisms import AdaptiveClip, PrivateSteps, clip_rows, gaussian_mean
+from tacit.privacy.own_gradients import InstanceNorm2d
 from tacit.privacy.perexample import clipped_sum
 from tacit.synthesis.moments import Terms, release
 
@@ -73,6 +74,7 @@ PRODUCTS = {
 NORMS = {
     "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 3)),
     "instance norm": (lambda: nn.InstanceNorm2d(4, affine=True), (4, 3, 3)),
+    "instance norm of the GAN": (lambda: InstanceNorm2d(4), (4, 3, 3)),
     "layer norm": (lambda: nn.LayerNorm(6), (6,)),
 }
 

@@ -174,6 +174,7 @@ def test_linear(n, middle, bias):
     [
         nn.GroupNorm(2, 4),
         nn.InstanceNorm2d(4, affine=True),
+        own_gradients.InstanceNorm2d(4),
         nn.LayerNorm([4, 5, 5]),
         nn.LayerNorm(5),
     ],
@@ -183,6 +184,27 @@ def test_norms(norm, layout):
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), norm, nn.Tanh(), nn.Conv2d(4, 2, 1))
     x = torch.randn(4, 2, 5, 5).contiguous(memory_format=layout)
     assert_agree(model, squared, x, torch.randn(4, 2, 5, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_an_instance_norm_that_keeps_the_layout_is_torchs(dtype):
+    torch.manual_seed(0)
+    theirs, ours = nn.InstanceNorm2d(4, affine=True).to(dtype), own_gradients.InstanceNorm2d(4)
+    for p in theirs.parameters():
+        nn.init.normal_(p)
+    ours.to(dtype).load_state_dict(theirs.state_dict())
+    x = torch.randn(3, 4, 5, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    g = torch.randn_like(x)
+    outs, grads = [], []
+    for norm in (theirs, ours):
+        given = x.clone().requires_grad_()
+        outs.append(norm(given))
+        grads.append(torch.autograd.grad(outs[-1], [given, *norm.parameters()], g))
+    torch.testing.assert_close(outs[1], outs[0])
+    torch.testing.assert_close(grads[1], grads[0])
+    if dtype == torch.float64:
+        assert outs[1].is_contiguous(memory_format=torch.channels_last)
+        assert grads[1][0].is_contiguous(memory_format=torch.channels_last)
 
 
 @given(index=st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=1, max_size=4))

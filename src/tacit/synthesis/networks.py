@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.privacy.own_gradients import InstanceNorm2d
+
 SIZE = 32  # of the images that both networks know
 
 
@@ -25,10 +27,10 @@ class Discriminator(nn.Module):
             nn.Conv2d(channels + (1 if classes else 0), width, 4, 2, 1),
             nn.LeakyReLU(0.2),
             nn.Conv2d(width, 2 * width, 4, 2, 1),
-            nn.InstanceNorm2d(2 * width, affine=True),
+            InstanceNorm2d(2 * width),
             nn.LeakyReLU(0.2),
             nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
-            nn.InstanceNorm2d(4 * width, affine=True),
+            InstanceNorm2d(4 * width),
             nn.LeakyReLU(0.2),
             nn.Conv2d(4 * width, 1, 4),
         )
@@ -50,13 +52,13 @@ class Generator(nn.Module):
         self.label = nn.Embedding(classes, latent) if classes else None
         self.body = nn.Sequential(
             nn.ConvTranspose2d(2 * latent if classes else latent, 4 * width, 4),
-            nn.InstanceNorm2d(4 * width, affine=True),
+            InstanceNorm2d(4 * width),
             nn.ReLU(),
             nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
-            nn.InstanceNorm2d(2 * width, affine=True),
+            InstanceNorm2d(2 * width),
             nn.ReLU(),
             nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
-            nn.InstanceNorm2d(width, affine=True),
+            InstanceNorm2d(width),
             nn.ReLU(),
             nn.ConvTranspose2d(width, channels, 4, 2, 1),
             nn.Tanh(),
