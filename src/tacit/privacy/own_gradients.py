@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tacit.privacy.products import products
+from tacit.privacy.products import product
 from tacit.privacy.squares import Squares, inner, norms_of
 
 BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
@@ -53,7 +53,7 @@ def gram_is_less(positions: int, out: int, inside: int) -> bool:
     return positions**2 * (out + inside) < MEMORY * out * inside
 
 
-def product(
+def piece_of(
     parameter: nn.Parameter, L: Tensor, R: Tensor, positions: int, shape: Callable[[Tensor], Tensor]
 ) -> Piece:
     """Return the piece of G_i = L_i R_i, with L (n, out, positions) and R (n, positions, in).
@@ -67,20 +67,20 @@ def product(
         a = L.reshape(n, out)
         u = R.reshape(n, inside)
         squares = Squares.of(a) * Squares.of(u)
-        return Piece(parameter, squares, lambda c: shape((c[:, None] * a).t() @ u))
+        return Piece(parameter, squares, lambda c: shape(product((c[:, None] * a).t(), u)))
     if gram_is_less(positions, out, inside):
         L = L.reshape(n, out, positions)
         R = R.reshape(n, positions, inside)
-        squares = inner(L.mT @ L, R @ R.mT, max(out, inside))
+        squares = inner(product(L.mT, L), product(R, R.mT), max(out, inside))
         return Piece(
             parameter,
             squares,
-            lambda c: shape((c[:, None, None] * L.mT).flatten(0, 1).t() @ R.flatten(0, 1)),
+            lambda c: shape(product((c[:, None, None] * L.mT).flatten(0, 1).t(), R.flatten(0, 1))),
         )
     G = L.new_empty(n, out, inside)
     block = max(1, BLOCK // (positions * max(out, inside)))
     for left, right, part in zip(*(torch.split(t, block) for t in (L, R, G)), strict=True):
-        products(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), part)
+        product(left.reshape(-1, out, positions), right.reshape(-1, positions, inside), part)
     return formed(parameter, G, shape)
 
 
@@ -140,7 +140,7 @@ class Linear(Layer):
 
     def weight(self, x: Tensor, g: Tensor) -> Piece:
         A, U = (t.reshape(len(t) // self.rows, -1, t.shape[-1]) for t in (g, x))
-        return product(self.module.weight, A.mT, U, A.shape[1], lambda G: G)
+        return piece_of(self.module.weight, A.mT, U, A.shape[1], lambda G: G)
 
     def bias(self, g: Tensor) -> Tensor:
         return g.reshape(len(g), -1, g.shape[-1]).sum(1)
@@ -288,7 +288,7 @@ class Conv(Layer):
         left = A.new_ones(block, G.shape[1], positions)
         for some, right, part in zip(*(torch.split(t, block) for t in (seen, A, G)), strict=True):
             left[: len(part), :-1].view(some.shape).copy_(some)
-            products(left[: len(part)], right, part)
+            product(left[: len(part)], right, part)
         weight = self.module.weight
         return [
             formed(weight, G[:, :-1], lambda G: G.t().reshape(weight.shape)),
@@ -309,7 +309,7 @@ class Conv(Layer):
             for k, part in enumerate(parts):
                 first, phase = divmod(k * self.dilation[0], phases)
                 here = slice(first * columns, (first + rows) * columns)
-                products(left[:, phase, :, here], right, part)
+                product(left[:, phase, :, here], right, part)
                 found.append(norms_of(part.flatten(1)))  # while it is still in the cache
         G = G.flatten(2)
         norms = torch.cat([torch.cat(found[k :: len(G)]) for k in range(len(G))], 1)
@@ -336,9 +336,9 @@ class Conv(Layer):
         # the other way round, so that patches are copied along the image's rows: kernels' are short
         if channels == 1:
             U = seen.permute(0, 4, 5, 6, 1, 2, 3)
-            return product(weight, U, A, positions, lambda G: G.t().reshape(weight.shape))
+            return piece_of(weight, U, A, positions, lambda G: G.t().reshape(weight.shape))
         by_kernel = (out, *self.kernel, channels)
-        return product(
+        return piece_of(
             weight,
             A.mT,
             seen,

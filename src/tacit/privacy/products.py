@@ -1,4 +1,4 @@
-"""Products of many small matrices, by whichever library uses the whole processor for them.
+"""Products of matrices, by whichever library uses the whole processor for them.
 
 Torch leaves them to MKL, which computes on AMD's AVX-512 processors with vectors of half their
 width. The OpenBLAS that numpy comes with uses the whole of them.
@@ -19,17 +19,19 @@ from torch import Tensor
 WIDE = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS' kernels that use AVX-512
 
 
-def products(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Write the product of each pair of matrices to ``out``; of all three, the last two dimensions.
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of two matrices, or of each pair of two stacks, perhaps in ``out``.
 
     Autograd does not follow it.
     """
-    library = wider()
-    if library is None or out.device.type != "cpu":
-        torch.bmm(left, right, out=out)
-        return
+    left, right = left.detach(), right.detach()
+    library = wider() if left.device.type == "cpu" else None
+    if library is None:
+        return torch.matmul(left, right, out=out)
+    out = left.new_empty(*left.shape[:-1], right.shape[-1]) if out is None else out
     with one_thread(library), np.errstate(all="ignore"):  # as torch: who asks looks at the result
-        np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.detach().numpy())
+        np.matmul(left.numpy(), right.numpy(), out=out.detach().numpy())
+    return out
 
 
 @cache

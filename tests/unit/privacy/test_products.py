@@ -1,4 +1,4 @@
-"""Products of many matrices, by torch's library and by numpy's: the same, where it pays."""
+"""Products of matrices, by torch's library and by numpy's: the same, where it pays."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from torch import nn
 
 from tacit.privacy import products as module
 from tacit.privacy.perexample import clipped_sum
-from tacit.privacy.products import products, wider
+from tacit.privacy.products import product, wider
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,8 +73,10 @@ def test_both_ways_give_the_sums_of_products(sizes, turned, inside, double):
         for library in (None, Library()):
             patch.setattr(module, "wider", lambda library=library: library)
             out = room[1:-1, :, :columns] if inside else torch.empty_like(want)
-            products(left, right, out)
+            assert product(left, right, out) is out
             torch.testing.assert_close(out, want)
+            torch.testing.assert_close(product(left, right), want)
+            torch.testing.assert_close(product(left[0], right[0]), want[0])
     if inside:  # and nothing is written beside it
         assert (room[0] == 5).all()
         assert (room[-1] == 5).all()
@@ -83,17 +85,17 @@ def test_both_ways_give_the_sums_of_products(sizes, turned, inside, double):
 
 def test_numpy_computes_in_one_thread_and_gets_its_own_back(by_numpy):
     a = torch.eye(3).expand(2, 3, 3)
-    products(a, a, torch.empty(2, 3, 3))
+    product(a, a, torch.empty(2, 3, 3))
     assert by_numpy.seen == [1, 7]
     with pytest.raises(ValueError, match="mismatch"):
-        products(a, torch.ones(2, 4, 3), torch.empty(2, 3, 3))
+        product(a, torch.ones(2, 4, 3), torch.empty(2, 3, 3))
     assert by_numpy.threads == 7
 
 
 def test_numbers_without_end_are_no_warning(by_numpy):
     huge = torch.full((1, 2, 2), 1e30)
     out = torch.empty(1, 2, 2)
-    products(huge, huge, out)
+    product(huge, huge, out)
     assert out.isinf().all()
 
 
