@@ -27,11 +27,15 @@ def atomically(path: Path, *, durable: bool = False, private: bool = False) -> I
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)  # of a process of that number that was killed
     open(part, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)).close()
-    yield part
-    if durable:
-        with part.open("rb") as f:
-            os.fsync(f.fileno())
-    part.replace(path)
+    try:
+        yield part
+        if durable:
+            with part.open("rb") as f:
+                os.fsync(f.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     if durable:
         sync_folder(path.parent)
 

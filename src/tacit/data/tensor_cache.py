@@ -27,17 +27,19 @@ SUFFIX = ".safetensors"
 
 def read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """Return the tensors of a file and what was noted with them, if it is there and whole."""
+    if not file.is_file():  # a pipe would be waited for
+        return None
     try:
         blob = file.read_bytes()  # all at once: another process may remove it at any time
         parts = load(blob)
-    except (OSError, SafetensorError):
+        size = int.from_bytes(blob[:8], "little")
+        notes = dict(json.loads(blob[8 : 8 + size])["__metadata__"])
+        whole = notes.pop(CHECKSUM) == _checksum(file, parts, notes)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
         return None
     with suppress(OSError):
         file.touch()  # it was used
-    size = int.from_bytes(blob[:8], "little")
-    notes = dict(json.loads(blob[8 : 8 + size]).get("__metadata__", {}))
-    found = notes.pop(CHECKSUM, None)
-    return (parts, notes) if found == _checksum(file, parts, notes) else None
+    return (parts, notes) if whole else None
 
 
 def keep(file: Path, parts: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
@@ -54,9 +56,12 @@ def keep(file: Path, parts: Mapping[str, Tensor], notes: Mapping[str, str] | Non
 
 
 def _make_room(folder: Path, wanted: int) -> None:
-    """Remove the files that were used least lately, as far as needed."""
+    """Remove the files that were used least lately, as far as needed.
+
+    What a killed process had begun is among them.
+    """
     known = []
-    for file in folder.glob(f"*{SUFFIX}"):
+    for file in (*folder.glob(f"*{SUFFIX}"), *folder.glob("*.part")):
         with suppress(OSError):  # another process has removed it
             known.append((file.stat().st_mtime, file.stat().st_size, file))
     used = wanted

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tacit.core import Client
 from tacit.data import tensor_cache
+from tacit.privacy.products import kernels
 
 SLOW = 2.0  # seconds of work from which on its result is kept
 AT_ONCE = 1 << 12  # examples that are looked at together
@@ -96,6 +97,7 @@ def _machine() -> tuple[object, ...]:
         torch.get_num_threads(),
         torch.backends.mkldnn.enabled,
         torch.get_float32_matmul_precision(),
+        kernels(),
     )
 
 

@@ -61,8 +61,13 @@ def _traffic(run: Run) -> float:
     return run.client_gigabytes_up * (1 + down / up) if up else NOTHING
 
 
-def _seconds(run: Run) -> float:
+def seconds_in(run: Run) -> float:
+    """Return how long a run's rounds took, all together."""
     return float(sum(line["seconds"] for line in run.metrics))
+
+
+def _attack(run: Run) -> float:
+    return 100 * attack_on(run).advantage if run.final else NOTHING
 
 
 def _pre_processing(run: Run) -> float:
@@ -91,7 +96,7 @@ _OF_RUNS: dict[str, Callable[[Run], float]] = {
     "pseudo-labels": _pseudo_labels,
     "uplink": lambda run: run.client_gigabytes_up,
     "traffic": _traffic,
-    "seconds": _seconds,
+    "seconds": seconds_in,
     "pre-processing": _pre_processing,
-    "attack": lambda run: 100 * attack_on(run).advantage,
+    "attack": _attack,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +29,7 @@ from tacit.engines.recall import Made
 from tacit.experiment.about import starts, this_start
 from tacit.experiment.compare import run_all
 from tacit.experiment.config import Experiment, Setting, dataset_of, to_toml
-from tacit.experiment.measures import TIMES, by_formula, curve_of, shows, value_of
+from tacit.experiment.measures import TIMES, by_formula, curve_of, seconds_in, shows, value_of
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.watch import Nobody, Watcher
@@ -196,12 +197,14 @@ class Reproduction:
                 made,
             )
         why = {name: str(e) for name, e in stopped.items()}
+        mine = self.write(why)
         for other in self.elsewhere():
-            other.write(why)
-        return self.write(why)
+            with suppress(BadInput):  # its file may be damaged: whoever asks for that item is told
+                other.write(why)
+        return mine
 
     def elsewhere(self) -> Iterator[Reproduction]:
-        """Yield what else of the paper shows these runs, and no others.
+        """Yield whatever of the paper shows these runs, and no others.
 
         Not their times: these are right only where nothing else was running.
         """
@@ -215,12 +218,16 @@ class Reproduction:
                 yield replace(whole, cells=cells)
 
     def untimed(self) -> list[str]:
-        """Return the cells whose times nobody can tell: part of the work was another run's."""
+        """Return the cells whose times nobody can tell: part of the work was another run's.
+
+        One that has a time of some seed is none of them; its record names the seeds.
+        """
         folders = {c.key: [folder_name(e) for e in chain(*self.seeded(c))] for c in self.cells}
         return [
             cell.key
             for cell in self.cells
-            if not all(shows(cell, Run(self.out / RUNS / name)) for name in folders[cell.key])
+            if cell.measure in TIMES
+            and not any(shows(cell, Run(self.out / RUNS / name)) for name in folders[cell.key])
         ]
 
     def _shown_in(self) -> dict[str, list[Cell]]:
@@ -300,11 +307,6 @@ class Reproduction:
             return False
         run = Run(directory.folder)  # which may have chosen fewer rounds than it was given
         return run.rounds >= run.experiment.method.rounds
-
-
-def seconds_in(run: Run) -> float:
-    """Return how long a run's rounds took, all together."""
-    return float(sum(line["seconds"] for line in run.metrics))
 
 
 def is_of_today(of: Paper, record: Measured) -> bool:

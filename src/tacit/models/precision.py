@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import BadInput
+from tacit.core.processor import capabilities
 
 Precision = Literal["f32", "bf16"]
 KINDS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}  # what torch calls them, and people
@@ -30,7 +31,7 @@ NOT_PRIVATELY = "each example's gradient is clipped in single precision only; al
 
 def made_for_bf16() -> list[str]:
     """Return what the processor says it has for bfloat16; [] if it has nothing."""
-    has = torch.cpu.get_capabilities()
+    has = capabilities()
     return [name for kind, name in KINDS.items() if has.get(kind)]
 
 

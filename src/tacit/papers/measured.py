@@ -79,10 +79,22 @@ def write_results(file: Path, records: Iterable[Measured]) -> None:
 
 
 def add_results(file: Path, records: Sequence[Measured]) -> None:
-    """Write records beside those that are there; several processes may do so at once."""
+    """Write records beside those that are there; several processes may do so at once.
+
+    One of the same settings that has more seeds stays.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with alone(file.with_suffix(".lock")):
-        write_results(file, merged(read_results(file), records))
+        there = read_results(file)
+        fuller = {r.key: r for r in there}
+        write_results(file, merged(there, [r for r in records if not _less(r, fuller.get(r.key))]))
+
+
+def _less(record: Measured, other: Measured | None) -> bool:
+    """Tell whether another record of the same settings has all of its seeds, and more."""
+    if other is None or record.settings != other.settings:
+        return False
+    return set(record.seeds) < set(other.seeds)
 
 
 @contextmanager

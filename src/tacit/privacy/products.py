@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
+
+from tacit.core.processor import capabilities
 
 WIDE = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS' kernels that use AVX-512
 
@@ -29,7 +32,7 @@ def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     if library is None:
         return torch.matmul(left, right, out=out)
     out = left.new_empty(*left.shape[:-1], right.shape[-1]) if out is None else out
-    with one_thread(library), np.errstate(all="ignore"):  # as torch: who asks looks at the result
+    with single(library), np.errstate(all="ignore"):  # as torch: who asks looks at the result
         np.matmul(left.numpy(), right.numpy(), out=out.detach().numpy())
     return out
 
@@ -37,16 +40,24 @@ def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
 @cache
 def wider() -> Any | None:
     """Return numpy's library, if it uses more of this processor than torch's; else None."""
-    has = torch.cpu.get_capabilities()
+    has = capabilities()
     if not has.get("avx512_f") or not str(has.get("cpu_name", "")).startswith("AMD"):
         return None
     loaded = ThreadpoolController().select(internal_api="openblas").lib_controllers
-    numpys = [library for library in loaded if "numpy" in library.filepath]
+    folders = ("numpy.libs", ".dylibs")  # of numpy's own wheels
+    numpys = [library for library in loaded if Path(library.filepath).parent.name in folders]
     return numpys[0] if numpys and numpys[0].architecture in WIDE else None
 
 
+def kernels() -> str:
+    """Return what decides how products are added up here, and so their last bits."""
+    library = wider()
+    name = capabilities().get("cpu_name", "")
+    return f"{name} {library.architecture if library else 'torch'}"
+
+
 @contextmanager
-def one_thread(library: Any) -> Iterator[None]:
+def single(library: Any) -> Iterator[None]:
     """Let a library compute in one thread, as torch does wherever a client trains."""
     threads = library.get_num_threads()
     library.set_num_threads(1)

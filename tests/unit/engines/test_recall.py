@@ -1,5 +1,6 @@
 """What is made once and found again: the same to the bit, and only what is nobody's secret."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -187,6 +188,14 @@ def test_quick_work_is_not_kept(made, client, monkeypatch):
     assert not made.folder.exists()
 
 
+def test_another_processor_or_library_makes_it_anew(made, client, monkeypatch):
+    """Where products are added up in another order, last bits are others."""
+    for kernels in ("AMD SkylakeX", "AMD torch", "AMD torch"):
+        monkeypatch.setattr(recall, "kernels", lambda kernels=kernels: kernels)
+        drawn(client(made))
+    assert len(list(made.folder.iterdir())) == 2
+
+
 def test_other_code_makes_it_anew(made, client):
     for code in ("before", "after", "after"):
         drawn(client(replace(made, code=code)))
@@ -220,3 +229,47 @@ def test_those_used_least_lately_make_room(tmp_path, monkeypatch):
     assert sorted(f.stem for f in tmp_path.glob("*.safetensors")) == ["3", "4"]
     tensor_cache.keep(tmp_path / "large.safetensors", {"x": torch.zeros(1000)})
     assert sorted(f.stem for f in tmp_path.glob("*.safetensors")) == ["3", "4"]
+
+
+def crafted(head):
+    """A file of safetensors with any head."""
+    raw = json.dumps(head).encode()
+    return len(raw).to_bytes(8, "little") + raw + bytes(16)
+
+
+ONE = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"x": ONE, "__metadata__": None},
+        {"x": ONE, "__metadata__": {}},
+        {"x": ONE, "__metadata__": {"checksum": "0"}},
+        {"x": ONE},
+        {"x": {"dtype": "F8_E8M0", "shape": [16], "data_offsets": [0, 16]}},
+        {"x": {"dtype": "F4", "shape": [32], "data_offsets": [0, 16]}},
+    ],
+)
+def test_a_file_that_somebody_made_up_is_none(tmp_path, head):
+    file = tmp_path / "some.safetensors"
+    file.write_bytes(crafted(head))
+    assert tensor_cache.read(file) is None
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    assert tensor_cache.read(tmp_path / "pipe.safetensors") is None
+
+
+def test_what_was_begun_and_not_ended_takes_no_room(tmp_path, monkeypatch):
+    (tmp_path / "folder.safetensors").mkdir()
+    tensor_cache.keep(tmp_path / "folder.safetensors", {"x": torch.zeros(200)})
+    assert [f.name for f in tmp_path.iterdir()] == ["folder.safetensors"]
+    killed = tmp_path / "old.safetensors.1.part"
+    killed.write_bytes(bytes(2000))
+    os.utime(killed, (1, 1))
+    monkeypatch.setattr(tensor_cache, "MOST", 2500)
+    tensor_cache.keep(tmp_path / "new.safetensors", {"x": torch.zeros(200)})
+    assert not killed.exists()
+    assert (tmp_path / "new.safetensors").exists()

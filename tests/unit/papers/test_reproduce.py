@@ -6,13 +6,15 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tacit.core import Known
+from tacit.core import BadInput, Known
 from tacit.engines.recall import MARK, Made
 from tacit.experiment import reproduce
 from tacit.experiment.config import Experiment, Setting
+from tacit.experiment.measures import value_of
 from tacit.experiment.reproduce import (
     Reproduction,
     able,
@@ -237,6 +239,40 @@ def test_a_repeat_more_runs_one_seed_more(
     assert again.seeds == [0, 1]
     assert again.values[0] == fedavg.values[0]
     assert again.spread == pytest.approx(abs(again.values[0] - again.values[1]) / math.sqrt(2))
+
+
+def test_a_record_with_more_seeds_stays(tmp_path: Path) -> None:
+    """Whoever runs one seed of a figure does not undo the table's three."""
+    file = tmp_path / "results" / "made-up.jsonl"
+
+    def after(seeds: list[int], settings: str = "same") -> list[int]:
+        values = [float(seed) for seed in seeds]
+        one = Measured("table1", "cell", "short", values, seeds, settings=settings)
+        add_results(file, [one])
+        return read_results(file)[0].seeds
+
+    assert after([0]) == [0]
+    assert after([0, 1, 2]) == [0, 1, 2]
+    assert after([0]) == [0, 1, 2]
+    assert after([3]) == [3]
+    assert after([3], "others") == [3]
+    assert after([0, 3], "others") == [0, 3]
+    assert after([0], "same") == [0]
+
+
+def test_another_items_damage_ends_nothing(made_up: Paper, tmp_path: Path) -> None:
+    other = tmp_path / "results" / "fedavg-figure1-short.jsonl"
+    other.parent.mkdir()
+    other.write_text("no record\n")
+    table = of(made_up, "table1", tmp_path, 1, "a/fedavg")
+    (cell,) = table.conduct()
+    assert read_results(table.file)[0].values == pytest.approx(cell.values, rel=1e-5)
+    with pytest.raises(BadInput, match="not results"):
+        of(made_up, "figure1", tmp_path).conduct()
+
+
+def test_an_attack_on_a_run_that_came_to_nothing_has_no_figure() -> None:
+    assert math.isnan(value_of(SimpleNamespace(measure="attack"), SimpleNamespace(final={})))
 
 
 def test_a_stopped_cell_goes_on_where_it_was(made_up: Paper, tmp_path: Path) -> None:

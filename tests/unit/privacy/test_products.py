@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from often import often
 from torch import nn
 
+from tacit.models.precision import made_for_bf16
 from tacit.privacy import products as module
 from tacit.privacy.perexample import clipped_sum
-from tacit.privacy.products import product, wider
+from tacit.privacy.products import kernels, product, wider
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -129,8 +130,16 @@ def test_it_is_used_where_torch_leaves_half_of_the_vectors(monkeypatch):
     assert found(monkeypatch, library, avx512_f=False, cpu_name="AMD EPYC") is None
     assert found(monkeypatch, library, avx512_f=True) is None  # older versions of torch do not say
     assert found(monkeypatch, Library(architecture="Haswell"), **amd) is None
-    assert found(monkeypatch, Library(filepath="/x/scipy.libs/libopenblas.so"), **amd) is None
+    assert found(monkeypatch, Library(filepath="/numpy/scipy.libs/libopenblas.so"), **amd) is None
     assert found(monkeypatch, None, **amd) is None
+
+
+def test_a_torch_that_does_not_tell_of_the_processor_multiplies_itself(monkeypatch):
+    """Before 2.11 it has no such function."""
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert wider.__wrapped__() is None
+    assert made_for_bf16() == []
+    assert kernels()
 
 
 def test_what_is_loaded_here_is_found_or_not_needed():
