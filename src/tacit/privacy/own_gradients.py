@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tacit.privacy.products import product
 from tacit.privacy.squares import Squares, inner, norms_of
 
-BLOCK = 1 << 18  # numbers copied at a time: as many as stay in a core's cache until they are used
+BLOCK = 1 << 19  # numbers copied at a time: as many as stay in a core's cache until they are used
 # channels below which to fold is faster than the usual gradient of the input, which is made for
 # many
 FEW = 4

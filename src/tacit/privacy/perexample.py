@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.privacy.own_gradients import LAYERS, Layer, Piece, formed
+from tacit.privacy.products import set_up
 from tacit.privacy.slowly import SLOW, any_slow, examples_at_once, gradients, is_slow
 from tacit.privacy.squares import Squares, sum_of
 
@@ -237,7 +238,7 @@ def clipped_sum(
     micro = micro or (examples_at_once(model) if slow else at_a_time(model, total))
     norms = [torch.zeros(0, device=inputs.device)]
     notes = Notes(named, rows, slowly=partial(gradients, model, loss) if slow else None)
-    with without_grads(named.values()) if slow else tapped(notes, layers):
+    with set_up(), without_grads(named.values()) if slow else tapped(notes, layers):
         for start in range(0, len(inputs), micro):
             x = inputs[start : start + micro]
             y = labels[start : start + micro]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 from tacit.core.processor import capabilities
 
 WIDE = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS' kernels that use AVX-512
+_SET_UP = ContextVar("set_up", default=False)  # whether numpy and its library are, as here
 
 
 def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
@@ -32,9 +34,33 @@ def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     if library is None:
         return torch.matmul(left, right, out=out)
     out = left.new_empty(*left.shape[:-1], right.shape[-1]) if out is None else out
-    with single(library), np.errstate(all="ignore"):  # as torch: who asks looks at the result
+    if _SET_UP.get():
         np.matmul(left.numpy(), right.numpy(), out=out.detach().numpy())
+    else:
+        with set_up():
+            np.matmul(left.numpy(), right.numpy(), out=out.detach().numpy())
     return out
+
+
+@contextmanager
+def set_up() -> Iterator[None]:
+    """Prepare for products, many perhaps: to do so for each takes as long as a small one.
+
+    The library computes in one thread, as torch does wherever a client trains, and numpy does not
+    warn of what is not finite, as torch does not: who asks looks at the result.
+    """
+    library = wider()
+    if library is None or _SET_UP.get():
+        yield
+        return
+    threads, before = library.get_num_threads(), _SET_UP.set(True)
+    library.set_num_threads(1)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _SET_UP.reset(before)
+        library.set_num_threads(threads)
 
 
 @cache
@@ -54,14 +80,3 @@ def kernels() -> str:
     library = wider()
     name = capabilities().get("cpu_name", "")
     return f"{name} {library.architecture if library else 'torch'}"
-
-
-@contextmanager
-def single(library: Any) -> Iterator[None]:
-    """Let a library compute in one thread, as torch does wherever a client trains."""
-    threads = library.get_num_threads()
-    library.set_num_threads(1)
-    try:
-        yield
-    finally:
-        library.set_num_threads(threads)

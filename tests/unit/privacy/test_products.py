@@ -93,6 +93,16 @@ def test_numpy_computes_in_one_thread_and_gets_its_own_back(by_numpy):
     assert by_numpy.threads == 7
 
 
+def test_it_is_set_up_once_for_all_products_of_a_clipped_sum(by_numpy):
+    """To ask a library for one thread takes as long as a small product."""
+    model = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Conv2d(5, 4, 3), nn.Flatten(), nn.Linear(64, 3))
+    loss = lambda m, x, y: F.cross_entropy(m(x), y, reduction="none")  # noqa: E731
+    clipped_sum(model, loss, torch.randn(6, 1, 8, 8), torch.arange(6) % 3, 0.1, micro=2)
+    assert by_numpy.seen == [1, 7]
+    product(torch.eye(2), torch.eye(2))  # and no longer than for that sum
+    assert by_numpy.seen == [1, 7, 1, 7]
+
+
 def test_numbers_without_end_are_no_warning(by_numpy):
     huge = torch.full((1, 2, 2), 1e30)
     out = torch.empty(1, 2, 2)
