@@ -124,13 +124,16 @@ def decode(
     """
     unused = dict(tensors)
 
+    def leaf(o: object) -> object:
+        if isinstance(o, list):
+            raise BadInput("message: not one of ours (a bare list)")
+        return _public(o) if known else o
+
     def go(o: object, depth: int = 0) -> Any:
         if depth > DEPTH:
             raise BadInput(f"message: nested more than {DEPTH} deep")
         if not isinstance(o, dict):
-            if isinstance(o, list):
-                raise BadInput("message: not one of ours (a bare list)")
-            return _public(o) if known else o
+            return leaf(o)
         kind = o["$"]
         items: Any = o.get("items")
         if kind == "tensor":

@@ -6,7 +6,8 @@ An empty ledger means infinity.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
@@ -102,11 +103,15 @@ class Release:
 
     def said(self) -> Hashable:
         """Return all that a line says but its rounds: lines that say the same are one."""
-        return tuple(value for name, value in vars(self).items() if name != "rounds")
+        said: Hashable = _said(self)
+        return said
 
     def total(self) -> int:
         """Return how many releases this line stands for."""
         return self.steps * sum(last - first + 1 for first, last in self.rounds)
+
+
+_said = attrgetter(*(f.name for f in fields(Release) if f.name != "rounds"))
 
 
 def union(a: Rounds, b: Rounds) -> Rounds:
@@ -115,6 +120,8 @@ def union(a: Rounds, b: Rounds) -> Rounds:
     >>> union(((0, 2), (7, 7)), ((3, 4), (9, 9)))
     ((0, 4), (7, 7), (9, 9))
     """
+    if not a and len(b) == 1:  # most lines
+        return b
     merged: list[tuple[int, int]] = []
     for first, last in sorted(a + b):
         if merged and first <= merged[-1][1] + 1:
@@ -143,7 +150,8 @@ class Ledger:
             before = known.rounds if known else ()
             rounds = union(before, line.rounds)
             if rounds != before:
-                self._lines[key] = changed[key] = replace(line, rounds=rounds)
+                joined = line if rounds == line.rounds else replace(line, rounds=rounds)
+                self._lines[key] = changed[key] = joined
         return list(changed.values())
 
     def release(self, line: Release) -> None:

@@ -210,10 +210,14 @@ def _used_up(pairs: list[T]) -> Iterator[T]:
 
 def params_of(model: nn.Module) -> Params:
     """Return a copy of the trainable parameters, in plain row-major layout on the CPU."""
+    return copy_of((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def copy_of(named: Iterable[tuple[str, Tensor]]) -> Params:
+    """Return a copy of named tensors, in plain row-major layout on the CPU."""
     return Params(
-        (name, p.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
-        for name, p in model.named_parameters()
-        if p.requires_grad
+        (name, v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
+        for name, v in named
     )
 
 

@@ -213,7 +213,7 @@ class Federation:
             self.dataset.std,
             relabel=None if s.relabel is None else s.relabel[i],
             noise=0.0 if s.noise is None else s.noise[i],
-            noise_seed=seed_for(self.seed, "feature-noise", use, client),
+            noise_seed=0 if s.noise is None else seed_for(self.seed, "feature-noise", use, client),
             noise_keys=None if noisy is None else noisy[rows],
             device=device,
             features=self.dataset.features,

@@ -33,11 +33,12 @@ def charge(me: Client, reply: Reply[object], head: Head) -> None:
             me.spent.add([line])
         else:
             me.release(line)
-    try:
-        check_finite(dict(reply.keep or {}), head)
-    except Diverged:
-        me.release(untold(head, "that what it keeps is not finite"))
-        raise
+    if reply.keep:
+        try:
+            check_finite(dict(reply.keep), head)
+        except Diverged:
+            me.release(untold(head, "that what it keeps is not finite"))
+            raise
     check_finite(reply.sent, head)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.codec import pack, unpack
 from tacit.compress import Compressor
@@ -41,6 +41,7 @@ from tacit.data.federated import Federation
 from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
+from tacit.engines.pristine import Pristine
 from tacit.engines.recall import Made, Recall
 from tacit.engines.store import ClientStore
 from tacit.models.precision import Precision, compute_in
@@ -139,17 +140,13 @@ class World:
         return Digests()
 
     @cached_property
-    def _pristine(self) -> dict[str, Tensor]:
-        """The network's parameters and buffers before any task."""
-        return {name: t.detach().clone() for name, t in _tensors(self.model)}
+    def _pristine(self) -> Pristine:
+        """The network before any task."""
+        return Pristine(self.model)
 
     def fresh(self) -> nn.Module:
         """Return the network as it was in the beginning: no task meets what another one left."""
-        there = dict(_tensors(self.model))
-        if there:
-            with torch.no_grad():
-                torch._foreach_copy_(list(there.values()), [self._pristine[name] for name in there])
-        return self.model.train()
+        return self._pristine.restore()
 
     @property
     def classes(self) -> int:
@@ -237,12 +234,14 @@ class World:
         return task_named(call.task).fn(me, **call.args).sent
 
     def serve(self, kind: str, head: Head, call: Call[object]) -> bytes:
-        """Run one request and return the packed result, or why there is none."""
-        with torch.random.fork_rng(devices=[]):
-            try:
-                return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
-            except Exception as e:
-                return pack(Refusal.of(e))
+        """Run one request and return the packed result, or why there is none.
+
+        It seeds torch's generator: whoever runs it beside other code puts that back.
+        """
+        try:
+            return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+        except Exception as e:
+            return pack(Refusal.of(e))
 
 
 def kept_by(task: str, reply: Reply[object], before: Mapping[str, object]) -> Kept | None:
@@ -261,11 +260,6 @@ def kept_by(task: str, reply: Reply[object], before: Mapping[str, object]) -> Ke
     own = before if reply.keep is None else reply.keep
     pool = before.get(POOL) if reply.pool is None else reply.pool
     return {**own, **({} if pool is None else {POOL: pool})}
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def _stream(task: str) -> str:

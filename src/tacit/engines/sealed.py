@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tacit import codec
@@ -177,7 +177,7 @@ class Log:
         old = self.known()
         aside = old.aside if aside is None else aside
         new = Mark(old.writes + 1, len(lines), chained(self.place, lines)[-1], aside)
-        intent = {**asdict(old), "next": asdict(new)}
+        intent = {**vars(old), "next": vars(new)}
         write_sealed(self.mark_file, self.place, intent, durable=durable)
         text = "".join(f"{line}\n" for line in lines)
         codec.write_atomically(self.file, text.encode(), durable=durable)
@@ -192,9 +192,9 @@ class Log:
 
     def _set(self, mark: Mark, *, durable: bool) -> None:
         if durable:
-            write_sealed(self.mark_file, self.place, asdict(mark), durable=True)
+            write_sealed(self.mark_file, self.place, vars(mark), durable=True)
         else:
-            add_sealed(self.mark_file, self.place, asdict(mark))
+            add_sealed(self.mark_file, self.place, vars(mark))
         self.mark = mark
 
     def check(self, copy: Mark) -> None:

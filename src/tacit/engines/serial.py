@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
+
 from tacit.codec import Blob, unpack
 from tacit.core import (
     Call,
@@ -38,7 +40,7 @@ class Serial(Engine):
         """Answer each head in turn."""
         got: dict[ClientId, Blob] = {}
         failed: dict[ClientId, str] = {}
-        with one_thread():
+        with torch.random.fork_rng(devices=[]), one_thread():
             for head in heads:
                 fault = self.config.fault(head.client, head.round) if kind == "ask" else None
                 if fault in ("crash", "die"):

@@ -99,8 +99,9 @@ class ClientStore:
 
     def write_ledger(self, ledger: Ledger, *, durable: bool = False) -> None:
         """Go on to this ledger: lines as they now stand are added, and joined now and then."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         known = self.log.lines()
+        if not known:
+            self.folder.mkdir(parents=True, exist_ok=True)
         lines = to_lines(ledger)
         new = [line for line in lines if line not in known]
         aside = self._requests.writes()

@@ -6,7 +6,7 @@ not finished.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ class Manifest:
             }
         )
 
+    def plain(self) -> Json:
+        """Return it as plain values; ``asdict`` would copy all of them first."""
+        return {
+            **vars(self),
+            "states": [vars(s) for s in self.states],
+            "ledger": vars(self.ledger),
+            "metrics": vars(self.metrics),
+            "clients": {i: vars(m) for i, m in self.clients.items()},
+        }
+
     def after(self, **changes: Any) -> Manifest:
         """Return the next one."""
         return replace(self, writes=self.writes + 1, **changes)
@@ -92,5 +102,6 @@ def write_manifest(folder: Path, manifest: Manifest, *, durable: bool = True) ->
     """Write both copies, the second when the first is safe."""
     first, second = copies(folder)
     first.parent.mkdir(parents=True, exist_ok=True)
-    write_sealed(first, PLACE, asdict(manifest), durable=durable)
-    write_sealed(second, PLACE, asdict(manifest), durable=False)
+    value = manifest.plain()
+    write_sealed(first, PLACE, value, durable=durable)
+    write_sealed(second, PLACE, value, durable=False)

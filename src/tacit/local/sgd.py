@@ -30,8 +30,8 @@ from tacit.core import (
     Sizes,
     Times,
     check,
+    copy_of,
     load_params,
-    params_of,
 )
 from tacit.core.data import GOALS, Goal, LocalData
 from tacit.core.method import S
@@ -194,7 +194,8 @@ class SGD:
                 g = list(direction.values())
             moves.step(here, g, lr)
             steps += 1
-        return params_of(me.model).as_released(free), PublicInt(steps)  # as many as the size says
+        # as many steps as the size says
+        return copy_of(zip(x, here, strict=True)).as_released(free), PublicInt(steps)
 
     def fit_for(self, me: Client, x: Params, epochs: float) -> Params:
         """Minimise for so many epochs instead; a fraction of one sees that fraction of the data."""

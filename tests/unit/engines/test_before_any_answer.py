@@ -470,3 +470,11 @@ def test_no_task_meets_what_another_one_left_in_the_network(sandbox):
     alone = Serial(replace(world, model=Counting(), folder=sandbox.fresh()))
     (first,) = ask(alone, call, client="4")
     assert torch.equal(after.dx["layer.weight"], first.dx["layer.weight"])
+
+
+def test_simulating_does_not_move_the_generator_of_whoever_simulates(sandbox):
+    engine = Serial(sandbox.world(None, sandbox.fresh()))
+    x0 = Params({k: v.detach().clone() for k, v in engine.world.model.named_parameters()})
+    before = torch.get_rng_state()
+    ask(engine, train(x=x0, sgd=SGD()), client="4")
+    assert torch.equal(torch.get_rng_state(), before)
