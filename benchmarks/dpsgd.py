@@ -1,15 +1,18 @@
 """How fast a step of DP-SGD is, against one without privacy and against Opacus, all in one run.
 
     pip install -e . && pip install "opacus==1.6.*"
-    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro N]
+    python benchmarks/dpsgd.py [--repeats 15] [--batch 256] [--micro N] [--alone]
 
 Two networks: DA-FL's classifier on 1x28x28 images, and its discriminator on 1x32x32 images with a
 label. One thread, one fixed batch in memory; a step is forward, backward, clipping, noise and
-update. The contenders take turns, so that a slow minute of the machine hits all of them; medians
-are shown. Without privacy and Tacit compute in channels-last. Opacus gets the contiguous layout:
-its convolutions give wrong gradients for channels-last inputs (1.6.0; this program checks). All run
-with `keep_memory`, as Tacit's workers do. At the end: how much memory a step of Tacit's takes in a
-process of its own. Nothing else should run at the same time.
+update. The contenders take turns, so that a slow minute of the machine hits all of them. A turn is
+a few steps in a row, as training takes them, of which the first is not counted: it finds in the
+processor's cache what another contender left there. Medians are shown. Without privacy and Tacit
+compute in channels-last. Opacus gets the contiguous layout: its convolutions give wrong gradients
+for channels-last inputs (1.6.0; this program checks). All run with `keep_memory`, as Tacit's
+workers do; what Opacus leaves in that memory slows the others down by some percent, so `--alone`
+leaves it out. At the end: how much memory a step of Tacit's takes in a process of its own. Nothing
+else should run at the same time.
 """
 
 import argparse
@@ -35,6 +38,7 @@ from tacit.privacy.noise import FromOS, noised
 from tacit.privacy.perexample import clipped_sum, micro_batch
 
 CLIP, Z, RATE = 1.0, 1.0, 0.05
+IN_A_ROW = 4  # steps of a turn
 Step = Callable[[], object]
 
 
@@ -165,14 +169,26 @@ def opacus_is_wrong(name: str) -> bool:
     return not torch.allclose(found[0], found[1], rtol=1e-3)
 
 
-def measure(name: str, batch: int, micro: int | None, repeats: int) -> dict[str, float | str]:
+def in_a_row(step: Step) -> list[float]:
+    """Return the seconds of the steps of a turn, but for the first."""
+    taken = []
+    for _ in range(IN_A_ROW):
+        begun = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - begun)
+    return taken[1:]
+
+
+def measure(
+    name: str, batch: int, micro: int | None, repeats: int, *, beside: bool
+) -> dict[str, float | str]:
     """Return the median seconds of each contender's step, or why it has none."""
     cl, contiguous = torch.channels_last, torch.contiguous_format
     steps: dict[str, Step | str] = {
         "no privacy": tried(lambda: plain(work(name, batch, cl))),
         "tacit": tried(lambda: ours(work(name, batch, cl), micro)),
     }
-    if importlib.util.find_spec("opacus"):
+    if beside:
         steps["opacus hooks"] = tried(lambda: opacus(work(name, batch, contiguous), "hooks"))
         steps["opacus ghost"] = tried(lambda: opacus(work(name, batch, contiguous), "ghost"))
     seconds: dict[str, list[float]] = {
@@ -181,9 +197,7 @@ def measure(name: str, batch: int, micro: int | None, repeats: int) -> dict[str,
     for turn in range(repeats):
         print(f"\r{name}: turn {turn + 1}/{repeats}", end="", file=sys.stderr, flush=True)
         for peer, taken in seconds.items():
-            begun = time.perf_counter()
-            steps[peer]()  # type: ignore[operator]
-            taken.append(time.perf_counter() - begun)
+            taken += in_a_row(steps[peer])  # type: ignore[arg-type]
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
     return {p: statistics.median(seconds[p]) if p in seconds else str(s) for p, s in steps.items()}
 
@@ -244,6 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--micro", type=int, help="Tacit's micro-batch, which bounds its memory; else it chooses"
     )
+    parser.add_argument("--alone", action="store_true", help="leave Opacus out")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -251,12 +266,12 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Opacus warns at each backward pass
     if given.peak:
         return peak(given.peak, given.batch, given.micro)
-    there = importlib.util.find_spec("opacus") is not None
-    if not there:
+    there = not given.alone and importlib.util.find_spec("opacus") is not None
+    if not (there or given.alone):
         print('Opacus is not installed, so it is left out: pip install "opacus==1.6.*"')
     for name in ("classifier", "discriminator"):
         print(f"\nDA-FL's {name}, batch {given.batch}, one thread")
-        table(measure(name, given.batch, given.micro, given.repeats), given.batch)
+        table(measure(name, given.batch, given.micro, given.repeats, beside=there), given.batch)
         if there and opacus_is_wrong(name):
             print("opacus in channels-last gives wrong gradients, so it is measured contiguous")
         print(peaks(name, given.micro))
