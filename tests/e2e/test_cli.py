@@ -445,6 +445,7 @@ def test_doctor_methods_data(tmp_path: Path, printed: Printed) -> None:
             "processors",
             "torch",
             "precision",
+            "dp-sgd",
             "disk",
             "digits",
             str(tmp_path / "data"),

@@ -117,6 +117,12 @@ def _precision() -> tuple[bool, str]:
     return True, f"{known}: bf16 against f32, times as fast: {times} (`--precision auto`)"
 
 
+def _dp_sgd() -> tuple[bool, str]:
+    from tacit.privacy.products import advice
+
+    return True, advice()
+
+
 def _disk() -> tuple[bool, str]:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     writable = os.access(Path.cwd(), os.W_OK)
@@ -141,6 +147,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "memory": _memory,
     "device": _device,
     "precision": _precision,
+    "dp-sgd": _dp_sgd,
     "disk": _disk,
     "data": _data,
 }

@@ -6,6 +6,7 @@ width. The OpenBLAS that numpy comes with uses the whole of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,13 +67,34 @@ def set_up() -> Iterator[None]:
 @cache
 def wider() -> Any | None:
     """Return numpy's library, if it uses more of this processor than torch's; else None."""
+    library = numpys() if torch_is_narrow() else None
+    return library if library is not None and library.architecture in WIDE else None
+
+
+def torch_is_narrow() -> bool:
+    """Tell whether torch's library uses half of this processor's vectors."""
     has = capabilities()
-    if not has.get("avx512_f") or not str(has.get("cpu_name", "")).startswith("AMD"):
-        return None
+    return bool(has.get("avx512_f")) and str(has.get("cpu_name", "")).startswith("AMD")
+
+
+def numpys() -> Any | None:
+    """Return the library that numpy multiplies with, if it is the one of its own wheels."""
     loaded = ThreadpoolController().select(internal_api="openblas").lib_controllers
-    folders = ("numpy.libs", ".dylibs")  # of numpy's own wheels
-    numpys = [library for library in loaded if Path(library.filepath).parent.name in folders]
-    return numpys[0] if numpys and numpys[0].architecture in WIDE else None
+    folders = ("numpy.libs", ".dylibs")
+    own = [library for library in loaded if Path(library.filepath).parent.name in folders]
+    return own[0] if own else None
+
+
+def advice() -> str:
+    """Say who multiplies, and what stands in the way of using the whole processor, if anything."""
+    by = "examples' gradients are multiplied by"
+    if not torch_is_narrow():
+        return f"{by} torch"
+    if (library := wider()) is not None:
+        return f"{by} numpy, with all of AVX-512 ({library.architecture})"
+    told = os.environ.get("OPENBLAS_CORETYPE")
+    why = f"OPENBLAS_CORETYPE = {told}: unset it" if told else "numpy's does no better here"
+    return f"{by} torch, with half of AVX-512 ({why})"
 
 
 def kernels() -> str:

@@ -12,7 +12,7 @@ from torch import nn
 from tacit.models.precision import made_for_bf16
 from tacit.privacy import products as module
 from tacit.privacy.perexample import clipped_sum
-from tacit.privacy.products import kernels, product, wider
+from tacit.privacy.products import advice, kernels, product, wider
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -142,6 +142,20 @@ def test_it_is_used_where_torch_leaves_half_of_the_vectors(monkeypatch):
     assert found(monkeypatch, Library(architecture="Haswell"), **amd) is None
     assert found(monkeypatch, Library(filepath="/numpy/scipy.libs/libopenblas.so"), **amd) is None
     assert found(monkeypatch, None, **amd) is None
+
+
+def test_what_keeps_the_processor_from_its_full_width_is_told(monkeypatch):
+    amd = {"avx512_f": True, "cpu_name": "AMD EPYC"}
+    monkeypatch.setattr(module, "wider", wider.__wrapped__)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    found(monkeypatch, Library(), **amd)
+    assert advice().endswith("by numpy, with all of AVX-512 (SkylakeX)")
+    found(monkeypatch, Library(architecture="Haswell"), **amd)
+    assert advice().endswith("with half of AVX-512 (numpy's does no better here)")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert advice().endswith("with half of AVX-512 (OPENBLAS_CORETYPE = Haswell: unset it)")
+    found(monkeypatch, Library(), avx512_f=True, cpu_name="Intel(R) Xeon(R)")
+    assert advice() == "examples' gradients are multiplied by torch"
 
 
 def test_a_torch_that_does_not_tell_of_the_processor_multiplies_itself(monkeypatch):
