@@ -238,7 +238,7 @@ def clipped_sum(
     micro = micro or (examples_at_once(model) if slow else at_a_time(model, total))
     norms = [torch.zeros(0, device=inputs.device)]
     notes = Notes(named, rows, slowly=partial(gradients, model, loss) if slow else None)
-    with set_up(), without_grads(named.values()) if slow else tapped(notes, layers):
+    with without_grads(named.values()) if slow else tapped(notes, layers):
         for start in range(0, len(inputs), micro):
             x = inputs[start : start + micro]
             y = labels[start : start + micro]
@@ -288,8 +288,9 @@ def _squares(
     losses = loss(x, y)
     if losses.shape != (len(x),):
         raise CannotClip(f"it gives losses of shape {tuple(losses.shape)} for {len(x)} examples")
-    torch.autograd.backward(losses.sum())
-    return notes.squares()
+    with set_up():
+        torch.autograd.backward(losses.sum())
+        return notes.squares()
 
 
 def doubtful(squares: Squares, clip: float, *, exactly: bool) -> Tensor:
@@ -307,7 +308,7 @@ def doubtful(squares: Squares, clip: float, *, exactly: bool) -> Tensor:
 
 def _add(notes: Notes, c: Tensor, total: dict[nn.Parameter, Tensor]) -> None:
     """Add each parameter's gradients, weighted by example, to its total."""
-    with torch.no_grad():
+    with torch.no_grad(), set_up():
         for piece in notes.pieces:
             at = total[piece.parameter]
             at += piece.weighted(c.to(torch.float64 if notes.exactly else at.dtype))

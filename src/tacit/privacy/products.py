@@ -6,8 +6,9 @@ width. The OpenBLAS that numpy comes with uses the whole of them.
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -54,21 +55,23 @@ def set_up() -> Iterator[None]:
     if library is None or _SET_UP.get():
         yield
         return
-    threads, before = library.get_num_threads(), _SET_UP.set(True)
-    library.set_num_threads(1)
+    limit = limiter(library)
+    assert limit is not None
+    threads, before = limit(1), _SET_UP.set(True)
     try:
         with np.errstate(all="ignore"):
             yield
     finally:
         _SET_UP.reset(before)
-        library.set_num_threads(threads)
+        limit(threads)
 
 
 @cache
 def wider() -> Any | None:
     """Return numpy's library, if it uses more of this processor than torch's; else None."""
     library = numpys() if torch_is_narrow() else None
-    return library if library is not None and library.architecture in WIDE else None
+    wide = library is not None and library.architecture in WIDE and limiter(library)
+    return library if wide else None
 
 
 def torch_is_narrow() -> bool:
@@ -83,6 +86,17 @@ def numpys() -> Any | None:
     folders = ("numpy.libs", ".dylibs")
     own = [library for library in loaded if Path(library.filepath).parent.name in folders]
     return own[0] if own else None
+
+
+def limiter(library: Any) -> Callable[[int], int] | None:
+    """Return what sets how many threads a library uses, and says how many they were before.
+
+    For the thread that calls it: what sets it for all does nothing in some of them.
+    """
+    limit: Any = getattr(library.dynlib, "openblas_set_num_threads_local", None)
+    if limit is not None:
+        limit.argtypes, limit.restype = [ctypes.c_int], ctypes.c_int
+    return limit  # type: ignore[no-any-return]
 
 
 def advice() -> str:

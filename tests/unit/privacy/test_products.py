@@ -1,5 +1,9 @@
 """Products of matrices, by torch's library and by numpy's: the same, where it pays."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -25,13 +29,16 @@ class Library:
     def __init__(self, architecture="SkylakeX", filepath="/x/numpy.libs/libopenblas.so"):
         self.architecture, self.filepath = architecture, filepath
         self.threads, self.seen = 7, []
+        self.dynlib = self
 
-    def get_num_threads(self):
-        return self.threads
+    @property
+    def openblas_set_num_threads_local(self):
+        def limit(threads):
+            before, self.threads = self.threads, threads
+            self.seen.append(threads)
+            return before
 
-    def set_num_threads(self, threads):
-        self.threads = threads
-        self.seen.append(threads)
+        return limit
 
 
 @pytest.fixture
@@ -93,14 +100,70 @@ def test_numpy_computes_in_one_thread_and_gets_its_own_back(by_numpy):
     assert by_numpy.threads == 7
 
 
-def test_it_is_set_up_once_for_all_products_of_a_clipped_sum(by_numpy):
-    """To ask a library for one thread takes as long as a small product."""
+def test_it_is_set_up_twice_for_all_products_of_some_examples(by_numpy):
+    """To ask a library for one thread takes as long as a small product.
+
+    Between the two a network's own code is called, which numpy's warnings are no secret to.
+    """
     model = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Conv2d(5, 4, 3), nn.Flatten(), nn.Linear(64, 3))
     loss = lambda m, x, y: F.cross_entropy(m(x), y, reduction="none")  # noqa: E731
     clipped_sum(model, loss, torch.randn(6, 1, 8, 8), torch.arange(6) % 3, 0.1, micro=2)
-    assert by_numpy.seen == [1, 7]
+    assert by_numpy.seen == [1, 7] * 2 * 3
     product(torch.eye(2), torch.eye(2))  # and no longer than for that sum
-    assert by_numpy.seen == [1, 7, 1, 7]
+    assert by_numpy.seen == [1, 7] * 7
+
+
+def test_a_library_that_cannot_be_told_in_each_thread_is_not_used(monkeypatch):
+    """What sets its threads for all does nothing in some of them; more threads, other bits."""
+    library = Library()
+    library.dynlib = object()
+    assert found(monkeypatch, library, avx512_f=True, cpu_name="AMD EPYC") is None
+
+
+@pytest.mark.skipif(wider() is None, reason="torch multiplies on this processor")
+@pytest.mark.parametrize("first", ["here", "elsewhere"])
+def test_one_thread_is_one_in_every_thread(first):
+    """A process of its own: whoever comes first decides what the library thinks of threads."""
+    code = """
+import sys, threading, time, torch
+from tacit.privacy.products import product
+torch.manual_seed(0)
+a, b = torch.randn(1200, 1200), torch.randn(25, 9000)
+c = torch.randn(9000, 32)
+def work():
+    product(a, a)
+    p, t = time.process_time(), time.thread_time()
+    for _ in range(4): product(a, a)
+    print((time.process_time() - p) / (time.thread_time() - t) < 1.5, product(b, c).sum().item())
+def elsewhere():
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+for where in (work, elsewhere) if sys.argv[1] == "here" else (elsewhere, work):
+    where()
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, first], capture_output=True, text=True, env=environment
+    )
+    one, other = done.stdout.splitlines()
+    assert one == other
+    assert one.startswith("True")
+
+
+def test_a_network_hears_of_its_own_warnings(by_numpy):
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.ask = nn.Linear(4, 3), []
+
+        def forward(self, x):
+            self.ask.append(np.geterr()["over"])
+            return self.layer(x)
+
+    model = Whole()
+    loss = lambda m, x, y: F.cross_entropy(m(x), y, reduction="none")  # noqa: E731
+    with np.errstate(over="raise"):
+        clipped_sum(model, loss, torch.randn(6, 4), torch.arange(6) % 3, 0.1)
+    assert model.ask == ["raise"]
 
 
 def test_numbers_without_end_are_no_warning(by_numpy):
