@@ -30,8 +30,8 @@ def facts_of(world, client):
 def test_a_coordinator_takes_what_an_honest_site_sends(name, kind, sandbox, monkeypatch):
     real, checked = World.handle, []
 
-    def handled(world, head, call):
-        answer = real(world, head, call)
+    def handled(world, head, call, packed):
+        answer = real(world, head, call, packed)
         assert isinstance(answer, Answer), answer
         had = len(
             world.client(

@@ -226,7 +226,7 @@ def test_clients_of_a_cluster_have_the_budget_of_the_experiment(tmp_path):
     RunDir.create(tmp_path / "run", plan.experiment)
     world = cluster._world(str(tmp_path / "run"))
     call = train(x=params_of(plan.model), sgd=plan.experiment.method.sgd)
-    refusal = unpack(world.serve("ask", head(call), call))
+    refusal = unpack(world.serve("ask", head(call), pack(call)))
     assert isinstance(refusal, Refusal)
     assert refusal.error == "BudgetReached"
     assert refusal.ledger == []

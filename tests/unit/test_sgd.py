@@ -400,3 +400,32 @@ def test_methods_that_count_gradients_refuse_adam(method):
     word = f"{method}{',' if ':' in method else ':'}sgd.optimizer=adam"
     with pytest.raises(BadInput, match=r"sgd\.optimizer = 'adam': must be 'sgd'; .*"):
         method_from_spec(word)
+
+
+class Renormed(nn.Module):
+    """A network with a max-norm, as one may write it: its weights get other memory each time."""
+
+    def __init__(self, *, in_place):
+        super().__init__()
+        self.layer, self.in_place = nn.Linear(6, 4), in_place
+
+    def forward(self, x):
+        bounded = torch.renorm(self.layer.weight.data, p=2, dim=0, maxnorm=0.1)
+        if self.in_place:
+            self.layer.weight.data.copy_(bounded)
+        else:
+            self.layer.weight.data = bounded
+        return self.layer(x.flatten(1))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_network_that_puts_its_weights_elsewhere_is_refused(in_place):
+    """What was trained would not be in it, and what is in it would not be trained."""
+    me = replace(client()[0], model=Renormed(in_place=in_place))
+    x = params_of(me.model)
+    if in_place:
+        y, _ = SGD().fit(me, x)
+        assert not torch.equal(y["layer.bias"], x["layer.bias"])
+    else:
+        with pytest.raises(BadInput, match=r"w\.data = "):
+            SGD().fit(me, x)

@@ -174,7 +174,8 @@ class Site:
                     self._take_model(world, charter, head, call, kept)
                 except Exception:  # it may fail because of what is here: nobody else may notice
                     log.exception("--model-out: the model of round %d is not kept", head.round)
-            done = world.handle(head, call) if kind == "ask" else self._report(world, head, call)
+            ask = kind == "ask"
+            done = world.handle(head, call, blob) if ask else self._report(world, head, call)
         self.books.note(charter.run, head.client)
         if kind == "ask":
             log.info("%s", self.spent_in_words(charter.run, head.client, store.ledger()))

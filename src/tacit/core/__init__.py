@@ -80,7 +80,6 @@ if TYPE_CHECKING:  # what is exported: see lazily
     from tacit.core.names import pairs_of as pairs_of
     from tacit.core.names import plain_value as plain_value
     from tacit.core.params import Params as Params
-    from tacit.core.params import copy_of as copy_of
     from tacit.core.params import load_params as load_params
     from tacit.core.params import mean as mean
     from tacit.core.params import params_of as params_of

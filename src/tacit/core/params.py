@@ -210,14 +210,10 @@ def _used_up(pairs: list[T]) -> Iterator[T]:
 
 def params_of(model: nn.Module) -> Params:
     """Return a copy of the trainable parameters, in plain row-major layout on the CPU."""
-    return copy_of((name, p) for name, p in model.named_parameters() if p.requires_grad)
-
-
-def copy_of(named: Iterable[tuple[str, Tensor]]) -> Params:
-    """Return a copy of named tensors, in plain row-major layout on the CPU."""
     return Params(
-        (name, v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
-        for name, v in named
+        (name, p.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
+        for name, p in model.named_parameters()
+        if p.requires_grad
     )
 
 

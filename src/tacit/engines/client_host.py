@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.codec import pack, unpack
 from tacit.compress import Compressor
@@ -41,7 +41,6 @@ from tacit.data.federated import Federation
 from tacit.engines.charging import charge, charge_failure
 from tacit.engines.config import Config
 from tacit.engines.messages import Answer, Head, Refusal, task_named
-from tacit.engines.pristine import Pristine
 from tacit.engines.recall import Made, Recall
 from tacit.engines.store import ClientStore
 from tacit.models.precision import Precision, compute_in
@@ -55,16 +54,19 @@ POOL = "pool"
 
 @dataclass
 class Digests:
-    """Digests of requests; a call that a worker answers for many clients is packed once for all."""
+    """Digests of requests; bytes that are answered for many clients are looked at once for all.
 
-    call: Call[object] | None = None
-    packed: Any = None  # blake2b of it
+    Of the bytes as they came: what is unpacked of them a task may write to.
+    """
 
-    def request(self, head: Head, call: Call[object]) -> str:
+    packed: bytes | None = None
+    digest: Any = None  # blake2b of it
+
+    def request(self, head: Head, packed: bytes) -> str:
         """Return a digest of all that a request's outcome depends on besides the client's data."""
-        if call is not self.call:
-            self.call, self.packed = call, hashlib.blake2b(pack(call), digest_size=16)
-        digest = self.packed.copy()
+        if packed is not self.packed:
+            self.packed, self.digest = packed, hashlib.blake2b(packed, digest_size=16)
+        digest = self.digest.copy()
         digest.update(str(head.accepted).encode())
         return str(digest.hexdigest())
 
@@ -140,13 +142,20 @@ class World:
         return Digests()
 
     @cached_property
-    def _pristine(self) -> Pristine:
-        """The network before any task."""
-        return Pristine(self.model)
+    def _pristine(self) -> dict[str, Tensor]:
+        """The network's parameters and buffers before any task."""
+        return {name: t.detach().clone() for name, t in _tensors(self.model)}
 
     def fresh(self) -> nn.Module:
-        """Return the network as it was in the beginning: no task meets what another one left."""
-        return self._pristine.restore()
+        """Return the network as it was in the beginning: no task meets what another one left.
+
+        It is walked through each time: a task may have exchanged any part of it.
+        """
+        there = dict(_tensors(self.model))
+        if there:
+            with torch.no_grad():
+                torch._foreach_copy_(list(there.values()), [self._pristine[name] for name in there])
+        return self.model.train()
 
     @property
     def classes(self) -> int:
@@ -203,14 +212,15 @@ class World:
         """Return a client's store."""
         return ClientStore(self.folder / client)
 
-    def handle(self, head: Head, call: Call[object]) -> Answer | Refusal:
+    def handle(self, head: Head, call: Call[object], packed: bytes) -> Answer | Refusal:
         """Settle the previous reply, run the task, and write down what it releases.
 
-        The ledger is written before anything is answered, whatever the answer is.
+        The ledger is written before anything is answered, whatever the answer is. ``packed`` is
+        what the call was unpacked from, for this client alone.
         """
         store = self.store(head.client)
         kept = store.kept(head.accepted)
-        asked = self._digests.request(head, call) if self.noise == "seeded" else ""
+        asked = self._digests.request(head, packed) if self.noise == "seeded" else ""
         attempt = store.attempt(head.ask, asked) if asked else 0
         me = self.client(call.task, head.client, head.round, kept, store.ledger(), attempt)
         store.forget_all_but([head.accepted, head.saved, *head.older])
@@ -233,13 +243,16 @@ class World:
         me = self.client(call.task, head.client, head.round, kept)
         return task_named(call.task).fn(me, **call.args).sent
 
-    def serve(self, kind: str, head: Head, call: Call[object]) -> bytes:
+    def serve(self, kind: str, head: Head, packed: bytes) -> bytes:
         """Run one request and return the packed result, or why there is none.
 
-        It seeds torch's generator: whoever runs it beside other code puts that back.
+        Its call is unpacked for this client anew: a task may write to what it is given. It seeds
+        torch's generator: whoever runs it beside other code puts that back.
         """
         try:
-            return pack(self.handle(head, call) if kind == "ask" else self.look(head, call))
+            call = unpack(packed, known=True)
+            ask = kind == "ask"
+            return pack(self.handle(head, call, packed) if ask else self.look(head, call))
         except Exception as e:
             return pack(Refusal.of(e))
 
@@ -260,6 +273,11 @@ def kept_by(task: str, reply: Reply[object], before: Mapping[str, object]) -> Ke
     own = before if reply.keep is None else reply.keep
     pool = before.get(POOL) if reply.pool is None else reply.pool
     return {**own, **({} if pool is None else {POOL: pool})}
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
 
 
 def _stream(task: str) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from tacit.codec import Blob, unpack
+from tacit.codec import Blob
 from tacit.core import (
     Call,
     ClientId,
@@ -40,16 +40,16 @@ class Serial(Engine):
         """Answer each head in turn."""
         got: dict[ClientId, Blob] = {}
         failed: dict[ClientId, str] = {}
-        with torch.random.fork_rng(devices=[]), one_thread():
-            for head in heads:
-                fault = self.config.fault(head.client, head.round) if kind == "ask" else None
-                if fault in ("crash", "die"):
-                    failed[head.client] = fault
-                    continue
-                blob = self.world.serve(kind, head, unpack(call, known=True))
-                if fault == "lost":
-                    failed[head.client] = fault
-                else:
-                    got[head.client] = blob
-                self.config.on_answer(len(got) + len(failed), len(heads))
+        for head in heads:
+            fault = self.config.fault(head.client, head.round) if kind == "ask" else None
+            if fault in ("crash", "die"):
+                failed[head.client] = fault
+                continue
+            with torch.random.fork_rng(devices=[]), one_thread():
+                blob = self.world.serve(kind, head, call)
+            if fault == "lost":
+                failed[head.client] = fault
+            else:
+                got[head.client] = blob
+            self.config.on_answer(len(got) + len(failed), len(heads))
         return got, failed

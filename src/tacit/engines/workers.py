@@ -254,13 +254,13 @@ def work(
     gc.freeze()
     # spawned workers are given a shared one
     world = replace(world, model=copy.deepcopy(world.model).to(world.device))
-    call: Any = None
+    call = b""
     while True:
         try:
             blob = heard.recv_bytes()
             word, body = blob[:4], blob[4:]
             if word == CALL:
-                call = unpack(body, known=True)
+                call = body
             elif word == STOP:
                 return
             elif word == DIE:

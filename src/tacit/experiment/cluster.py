@@ -24,7 +24,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from tacit import data as data_room
-from tacit.codec import unpack
 from tacit.core import BadInput, ClientId, Json, State, TooFewReplies
 from tacit.data.federated import Federation
 from tacit.engines.client_host import World, one_thread
@@ -62,7 +61,7 @@ def _reply(kind: str, about: Json, blob: bytes) -> RecordDict:
     head = validated(Head, dict(about["head"]), "head")
     # the experiment names code of the user's own, and this makes it known here
     world = _world(about["charter"]["run"])
-    done = world.serve(kind, head, unpack(blob, known=True))
+    done = world.serve(kind, head, blob)
     return letter("answer", {"ask": head.ask}, packed(done))
 
 

@@ -30,8 +30,8 @@ from tacit.core import (
     Sizes,
     Times,
     check,
-    copy_of,
     load_params,
+    params_of,
 )
 from tacit.core.data import GOALS, Goal, LocalData
 from tacit.core.method import S
@@ -194,8 +194,9 @@ class SGD:
                 g = list(direction.values())
             moves.step(here, g, lr)
             steps += 1
+        _check_in_place(weights, here)
         # as many steps as the size says
-        return copy_of(zip(x, here, strict=True)).as_released(free), PublicInt(steps)
+        return params_of(me.model).as_released(free), PublicInt(steps)
 
     def fit_for(self, me: Client, x: Params, epochs: float) -> Params:
         """Minimise for so many epochs instead; a fraction of one sees that fraction of the data."""
@@ -389,6 +390,15 @@ class SGD:
         if m == 0.0:
             return PublicFloat(steps)
         return PublicFloat((steps - m * (1 - m**steps) / (1 - m)) / (1 - m))
+
+
+def _check_in_place(weights: list[nn.Parameter], here: list[Tensor]) -> None:
+    """Refuse a network that has put its weights elsewhere: what was trained is no longer in it."""
+    if any(w.data_ptr() != h.data_ptr() for w, h in zip(weights, here, strict=True)):
+        raise BadInput(
+            "model: its forward pass gives a weight other memory (w.data = ...), so that training "
+            "does not reach it; write in place (w.data.copy_(...) under torch.no_grad())"
+        )
 
 
 def _check_noise(z: float, spent: float, epsilon: float) -> None:

@@ -223,17 +223,35 @@ def test_the_very_same_request_done_again_is_one_release(sandbox):
     assert sum(line.total() for line in engine.ledger) == 1
 
 
-def test_a_call_that_is_answered_for_many_clients_is_packed_once(sandbox, monkeypatch):
-    packs = []
-    monkeypatch.setattr(client_host, "pack", lambda value: packs.append(1) or codec.pack(value))
+def test_a_request_is_known_by_the_bytes_that_it_came_as(sandbox):
     digests = client_host.Digests()
-    one, other = (noisy_mean(x=sandbox.x0, weight=weight) for weight in (1.0, 2.0))
+    one, other = (codec.pack(noisy_mean(x=sandbox.x0, weight=weight)) for weight in (1.0, 2.0))
     first, later = (Head("0", "a", 0, accepted, None) for accepted in (None, "b"))
     found = [digests.request(head, call) for call in (one, other) for head in (first, later, first)]
-    assert len(packs) == 2
     assert found[0] == found[2]
     assert len({found[0], found[1], found[3], found[4]}) == 4
-    assert found[0] == client_host.Digests().request(first, noisy_mean(x=sandbox.x0, weight=1.0))
+    again = codec.pack(noisy_mean(x=sandbox.x0, weight=1.0))
+    assert found[0] == client_host.Digests().request(first, again)
+
+
+@task
+def writes_to_what_it_is_given(me: Client, x: Params, weight: float) -> Reply[Update]:
+    for v in x.values():
+        v.add_(1.0)
+    first = float(next(iter(x.values())).flatten()[0])
+    mean = Params(w=0.01 * first * me.data.examples.x.mean(0))
+    return Reply(Update(gaussian(me, "mean", mean, sensitivity=1.0, z=2.0)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_task_writes_to_its_arguments_no_other_client_meets(sandbox, workers):
+    """A client that is asked beside another one gets what it gets alone, and so it is charged."""
+    engine = sandbox.workers(None, count=1) if workers else sandbox.serial(None)
+    call = writes_to_what_it_is_given(x=sandbox.x0, weight=1.0)
+    beside = engine.ask(call, Sample(("1", "2"), 0, Everyone()))
+    alone = engine.ask(call, Sample(("2",), 0, Everyone()))
+    assert torch.equal(list(beside)[1].dx["w"], next(iter(alone)).dx["w"])
+    assert sum(line.total() for line in engine.ledger if line.owner == "2") == 1
 
 
 def test_two_means_of_the_server_in_a_round_have_noise_of_their_own(sandbox):
