@@ -9,7 +9,8 @@ update. The contenders take turns, so that a slow minute of the machine hits all
 a few steps in a row, as training takes them, of which the first is not counted: it finds in the
 processor's cache what another contender left there. Medians are shown. Without privacy and Tacit
 compute in channels-last. Opacus gets the contiguous layout: its convolutions give wrong gradients
-for channels-last inputs (1.6.0; this program checks). All run with `keep_memory`, as Tacit's
+for channels-last inputs (1.6.0; this program checks), and torch's instance norm, as it knows no
+other; the other two have the package's, which is faster. All run with `keep_memory`, as Tacit's
 workers do; what Opacus leaves in that memory slows the others down by some percent, so `--alone`
 leaves it out. At the end: how much memory a step of Tacit's takes in a process of its own. Nothing
 else should run at the same time.
@@ -25,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -75,11 +77,11 @@ class Work:
     loss: Loss
 
 
-def work(name: str, batch: int, layout: torch.memory_format) -> Work:
-    """Return the same network and batch every time."""
+def work(name: str, batch: int, layout: torch.memory_format, *, fast: bool = True) -> Work:
+    """Return the same network and batch every time; ``fast``: with the package's instance norm."""
     torch.manual_seed(0)
     judged = name == "discriminator"
-    model = Discriminator(layout) if judged else build("dafl-cnn", (1, 28, 28), 10, 0)
+    model = Discriminator(layout, fast=fast) if judged else build("dafl-cnn", (1, 28, 28), 10, 0)
     x, y = (
         torch.rand(batch, 1, SIZE if judged else 28, SIZE if judged else 28),
         torch.randint(0, 10, (batch,)),
@@ -141,6 +143,11 @@ def opacus(w: Work, mode: str) -> Step:
     return step
 
 
+def opacus_on(make: Callable[[], Work], mode: str) -> Step:
+    """Return Opacus' step on work that is made for it alone."""
+    return opacus(make(), mode)
+
+
 def tried(make: Callable[[], Step]) -> Step | str:
     """Return a step that works, warmed up, or why it does not."""
     try:
@@ -158,7 +165,7 @@ def opacus_is_wrong(name: str) -> bool:
 
     found = []
     for layout in (torch.contiguous_format, torch.channels_last):
-        w = work(name, 4, layout)
+        w = work(name, 4, layout, fast=False)
         model = GradSampleModule(copy.deepcopy(w.model), loss_reduction="sum")
         w.loss.each(model, w.x, w.y).sum().backward()
         found.append(
@@ -189,8 +196,9 @@ def measure(
         "tacit": tried(lambda: ours(work(name, batch, cl), micro)),
     }
     if beside:
-        steps["opacus hooks"] = tried(lambda: opacus(work(name, batch, contiguous), "hooks"))
-        steps["opacus ghost"] = tried(lambda: opacus(work(name, batch, contiguous), "ghost"))
+        for mode in ("hooks", "ghost"):
+            other = partial(work, name, batch, contiguous, fast=False)
+            steps[f"opacus {mode}"] = tried(partial(opacus_on, other, mode))
     seconds: dict[str, list[float]] = {
         peer: [] for peer, step in steps.items() if not isinstance(step, str)
     }

@@ -207,6 +207,26 @@ def test_an_instance_norm_that_keeps_the_layout_is_torchs(dtype):
         assert grads[1][0].is_contiguous(memory_format=torch.channels_last)
 
 
+def test_an_instance_norm_of_one_image_is_torchs():
+    """Images without a batch, whose first axis are channels."""
+    theirs, ours = nn.InstanceNorm2d(3, affine=True), own_gradients.InstanceNorm2d(3)
+    x = torch.randn(3, 5, 6)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_an_instance_norm_of_single_pixels_is_refused_as_torchs_is():
+    with pytest.raises(ValueError, match="more than 1 spatial element"):
+        own_gradients.InstanceNorm2d(3)(torch.randn(2, 3, 1, 1))
+
+
+def test_an_instance_norm_has_no_second_derivative():
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    y = own_gradients.InstanceNorm2d(3)(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.square().sum().backward()
+
+
 @given(index=st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=1, max_size=4))
 @quick
 def test_embedding_adds_up_an_index_met_twice(index):

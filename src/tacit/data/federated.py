@@ -98,6 +98,14 @@ class LocalData:
         drawn = [stream.standard_normal(shape, np.float32) for stream in streams]
         return torch.from_numpy(np.array(drawn, np.float32).reshape(n, *shape))
 
+    @property
+    def seen(self) -> Tensor:
+        """The inputs as tasks see them, with noise, but in the units of the source."""
+        x = self.examples.x
+        if self._noise is None:
+            return x
+        return x.float() + self._noise * (255.0 if x.dtype == torch.uint8 else 1.0)
+
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))

@@ -44,7 +44,8 @@ def read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
 
 def keep(file: Path, parts: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
     """Write tensors down, readable by their owner only; a folder that takes nothing is no harm."""
-    whole = {k: v.detach().cpu().contiguous() for k, v in parts.items()}
+    # copies: tensors that share memory cannot be written
+    whole = {k: v.detach().cpu().clone().contiguous() for k, v in parts.items()}
     said = dict(notes or {})
     blob = save(whole, {**said, CHECKSUM: _checksum(file, whole, said)})
     if len(blob) > MOST:

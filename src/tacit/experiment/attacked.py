@@ -28,8 +28,7 @@ def attack_on(run: Run) -> Outcome:
         raise BadInput(f"'{run.folder}': not every client has shared samples")
     members, others = [], []
     for client, share in zip(federation.everyone, shares, strict=True):
-        own = federation.train(client).examples.x
-        held_out = federation.test(client).examples.x
+        own, held_out = federation.train(client).seen, federation.test(client).seen
         n = min(MOST, len(own), len(held_out))
         members.append(_scores(own[:n], share.x))
         others.append(_scores(held_out[:n], share.x))

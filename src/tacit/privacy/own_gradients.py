@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from tacit.privacy.products import product
 from tacit.privacy.squares import Squares, inner, norms_of
@@ -424,6 +425,7 @@ class Normalise(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Return the input's gradient.
 
@@ -443,7 +445,8 @@ class InstanceNorm2d(nn.InstanceNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with the deviation and the mean of the parameters in each channel."""
-        if input.dtype in (torch.bfloat16, torch.float16):  # torch's adds up in single precision
+        half = input.dtype in (torch.bfloat16, torch.float16)  # torch's adds up in single precision
+        if half or input.dim() != 4 or input[0, 0].numel() < 2:
             return super().forward(input)
         y: Tensor = Normalise.apply(input, self.eps)  # type: ignore[no-untyped-call]
         return y * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)

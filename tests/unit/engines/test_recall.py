@@ -196,6 +196,34 @@ def test_another_processor_or_library_makes_it_anew(made, client, monkeypatch):
     assert len(list(made.folder.iterdir())) == 2
 
 
+def test_sums_that_are_added_up_in_another_order_make_it_anew(made, client, monkeypatch):
+    """As an environment variable may have it (MKL_CBWR), whatever the libraries are."""
+    for bits in ("one", "other", "other"):
+        monkeypatch.setattr(recall, "last_bits", lambda threads, bits=bits: bits)
+        drawn(client(made))
+    assert len(list(made.folder.iterdir())) == 2
+
+
+def test_last_bits_are_the_same_each_time():
+    before = torch.get_rng_state()
+    assert recall.last_bits.__wrapped__(1) == recall.last_bits.__wrapped__(1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_code_that_was_edited_meanwhile_is_not_what_this_process_runs(made, client, monkeypatch):
+    """Nothing is kept under its name, and nothing taken that it has made."""
+    began = recall.BEGAN
+    monkeypatch.setattr(recall, "BEGAN", 0.0)
+    drawn(client(made))
+    assert not made.folder.exists()
+    monkeypatch.setattr(recall, "BEGAN", began)
+    me = client(made)
+    me.again(me, "work", lambda: {"by": torch.tensor(1)})
+    monkeypatch.setattr(recall, "BEGAN", 0.0)
+    me = client(made)
+    assert me.again(me, "work", lambda: {"by": torch.tensor(2)})["by"] == 2
+
+
 def test_other_code_makes_it_anew(made, client):
     for code in ("before", "after", "after"):
         drawn(client(replace(made, code=code)))
@@ -208,7 +236,10 @@ def test_other_code_makes_it_anew(made, client):
 
 def test_any_numbers_come_back(tmp_path):
     file = tmp_path / "some.safetensors"
+    shared = torch.arange(3.0)
     numbers = {
+        "shared": shared,
+        "with it": shared[:2],
         "half": torch.arange(4, dtype=torch.bfloat16),
         "one": torch.tensor(3.0),
         "yes": torch.tensor([True, False]),

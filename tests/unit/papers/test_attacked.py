@@ -44,6 +44,29 @@ def test_copies_of_members_are_found(done: Run, monkeypatch: pytest.MonkeyPatch)
     assert attacked.attack_on(done).advantage < 0.25
 
 
+def test_copies_of_what_a_run_saw_are_found_where_it_saw_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client sees its images with noise of its own, so that is what can be memorised."""
+    noisy = run(
+        "gfl:n_k=4,rounds=1",
+        split="feature-noise:5",
+        clients=4,
+        model="logistic",
+        engine="serial",
+        noise="seeded",
+        out=tmp_path / "noisy",
+    )
+    federation = Plan.of(noisy.experiment).encoded
+    own = [federation.train(i) for i in federation.everyone]
+    batches = [each.batch(slice(0, 80)) for each in own]
+    mean, std = own[0].mean[0], own[0].std[0]
+    copies = [Examples((x * std + mean) * 255, y) for x, y in batches]
+    monkeypatch.setattr(GFL, "synthetic", lambda self, s: copies)
+    monkeypatch.setattr(attacked, "MOST", 80)
+    assert attacked.attack_on(noisy).advantage > 0.95
+
+
 def test_samples_of_a_run_are_attacked_as_they_are(done: Run) -> None:
     assert 0 <= attacked.attack_on(done).advantage < 0.5
 
