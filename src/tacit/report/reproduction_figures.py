@@ -47,6 +47,9 @@ def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
 def _label(at: Any, item: Item, title: str) -> None:
     at.set(title=title, ylabel=item.unit or "value")
     at.set_xlabel("round" if item.draws == "curves" else item.axis)
+    if item.draws == "lines" and (even := _even_places(item)):
+        at.set_xticks(range(len(even)), [f"{x:g}" for x in even])
+        at.set_xlim(-0.5, len(even) - 0.5)
     at.grid(alpha=0.3)
 
 
@@ -65,7 +68,7 @@ def _compared(item: Item, shown: Mapping[str, list[Cell]], measured: Found) -> o
     for at, (name, cells) in zip(panels, shown.items(), strict=False):
         _many(at, item, cells, measured)
         _label(at, item, name)
-        places = sorted({_place(cell, n) for n, cell in enumerate(cells)})
+        places = sorted({place_of(cell, n) for n, cell in enumerate(cells)})
         at.set_xscale("log")
         at.set_xticks(places, [f"{x:g}" for x in places])
         if sum(measured[c.key].mean > NEAR for c in cells if c.key in measured) > len(cells) / 3:
@@ -112,7 +115,7 @@ def _published(at: Any, item: Item, cells: list[Cell]) -> None:
         at.text(0.5, 0.5, "no numbers are printed", ha="center", transform=at.transAxes)
         return
     for n, (name, points) in enumerate(_rows(printed).items()):
-        places = [_place(c, k) for k, c in enumerate(points)]
+        places = [place_of(c, k) for k, c in enumerate(points)]
         values = [c.published for c in points]
         if item.draws == "curves":
             at.axhline(values[0], color=f"C{n}", linestyle="--", label=f"{name} (last round)")
@@ -128,8 +131,18 @@ def _rows(cells: list[Cell]) -> dict[str, list[Cell]]:
     return found
 
 
-def _place(cell: Cell, n: int) -> float:
-    return float(n) if cell.column.x is None else cell.column.x
+def place_of(cell: Cell, n: int) -> float:
+    """Return where a cell lies on the axis; where nobody says so, by its number."""
+    if cell.column.x is None:
+        return float(n)
+    even = _even_places(cell.item)
+    return float(even.index(cell.column.x)) if even else cell.column.x
+
+
+def _even_places(item: Item) -> list[float]:
+    """Return the places along the axis if one of them is infinite: they are drawn evenly then."""
+    places = sorted({c.column.x for c in item.cells.values() if c.column.x is not None})
+    return places if places and math.isinf(places[-1]) else []
 
 
 def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
@@ -141,7 +154,7 @@ def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
 
 def _points(cells: list[Cell], measured: Found) -> tuple[list[float], list[float], list[float]]:
     """Return where a row's cells lie, what they gave, and its spread; those that were measured."""
-    there = [(_place(c, k), measured[c.key]) for k, c in enumerate(cells) if c.key in measured]
+    there = [(place_of(c, k), measured[c.key]) for k, c in enumerate(cells) if c.key in measured]
     return [x for x, _ in there], [m.mean for _, m in there], [m.spread for _, m in there]
 
 

@@ -36,7 +36,7 @@ from tacit.papers.measured import (
 )
 from tacit.papers.published import Claim, Paper, paper, papers, read_paper
 from tacit.report.reproduction import cell_table, claims_table, matrix, page, state, verdict
-from tacit.report.reproduction_figures import draw_item
+from tacit.report.reproduction_figures import draw_item, place_of
 
 MADE_UP = """
 name = "Made up"
@@ -365,6 +365,15 @@ def test_formulas_need_no_run_and_figures_are_drawn(made_up: Paper, tmp_path: Pa
     assert [f.name for f in draw_item(item, by, tmp_path / "f")] == ["f.png", "f.svg"]
     assert draw_item(item, {}, tmp_path / "g") == []
     assert draw_item(made_up.items["table1"], by, tmp_path / "g") == []
+
+
+def test_an_infinite_eps_is_drawn_behind_all_others() -> None:
+    """It stood at 0, left of the smallest."""
+    item = paper("gfl").items["figure3"]
+    places = {c.column.x: place_of(c, n) for n, c in enumerate(item.cells.values())}
+    assert places == {0.01: 0.0, 0.1: 1.0, 1.0: 2.0, math.inf: 3.0}
+    rates = paper("cuag").items["figure3"]
+    assert all(place_of(c, 0) == c.column.x for c in rates.cells.values())
 
 
 def test_results_are_kept_line_by_line_and_replaced_cell_by_cell(tmp_path: Path) -> None:
