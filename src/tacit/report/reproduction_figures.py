@@ -38,6 +38,8 @@ def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
         if not item.ours:
             _published(row[0], item, cells)
         _DRAWN[item.draws](row[-1], cells, measured)
+        if item.draws == "curves":
+            row[0].set_xlim(row[-1].get_xlim())
         for at, what in zip(row, sides, strict=True):
             _label(at, item, f"{name} {what}".strip())
         row[-1].legend(frameon=False, fontsize=7)
@@ -114,13 +116,13 @@ def _published(at: Any, item: Item, cells: list[Cell]) -> None:
     if not printed:
         at.text(0.5, 0.5, "no numbers are printed", ha="center", transform=at.transAxes)
         return
-    for n, (name, points) in enumerate(_rows(printed).items()):
+    for name, points in _rows(printed).items():
         places = [place_of(c, k) for k, c in enumerate(points)]
-        values = [c.published for c in points]
+        values, colour = [c.published for c in points], _colour(points)
         if item.draws == "curves":
-            at.axhline(values[0], color=f"C{n}", linestyle="--", label=f"{name} (last round)")
+            at.axhline(values[0], color=colour, linestyle="--", label=f"{name} (last round)")
         else:
-            at.plot(places, values, "o--", color=f"C{n}", label=name)
+            at.plot(places, values, "o--", color=colour, label=name)
     at.legend(frameon=False, fontsize=7)
 
 
@@ -129,6 +131,11 @@ def _rows(cells: list[Cell]) -> dict[str, list[Cell]]:
     for cell in cells:
         found.setdefault(cell.row, []).append(cell)
     return found
+
+
+def _colour(cells: list[Cell]) -> str:
+    """Return the colour of a row, the same wherever it is drawn."""
+    return f"C{list(cells[0].item.rows).index(cells[0].row) % 10}"
 
 
 def place_of(cell: Cell, n: int) -> float:
@@ -149,7 +156,7 @@ def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
     for name, points in _rows(cells).items():
         x, means, spreads = _points(points, measured)
         if x:
-            at.errorbar(x, means, spreads, fmt="o-", label=name)
+            at.errorbar(x, means, spreads, fmt="o-", color=_colour(points), label=name)
 
 
 def _points(cells: list[Cell], measured: Found) -> tuple[list[float], list[float], list[float]]:
@@ -163,7 +170,8 @@ def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
     names = list(dict.fromkeys(c.at for points in rows.values() for c in points))
     for n, (name, points) in enumerate(rows.items()):
         x = [names.index(c.at) + n / (len(rows) + 1) for c in points]
-        at.bar(x, [measured[c.key].mean for c in points], 1 / (len(rows) + 1), label=name)
+        heights = [measured[c.key].mean for c in points]
+        at.bar(x, heights, 1 / (len(rows) + 1), color=_colour(points), label=name)
     at.set_xticks(range(len(names)), [name.rpartition("/")[2] for name in names])
 
 
@@ -172,8 +180,9 @@ def _curves(at: Any, cells: list[Cell], measured: Found) -> None:
         m = measured.get(cell.key)
         if m and m.curves:
             table = np.array(m.curves)
-            (line,) = at.plot(m.at, table.mean(0), label=cell.row)
-            style: Json = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+            colour = _colour([cell])
+            at.plot(m.at, table.mean(0), color=colour, label=cell.row)
+            style: Json = {"color": colour, "alpha": 0.2, "linewidth": 0}
             at.fill_between(m.at, table.min(0), table.max(0), **style)
 
 
