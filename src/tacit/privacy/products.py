@@ -6,14 +6,13 @@ width. The OpenBLAS that numpy comes with uses the whole of them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,6 +23,14 @@ from tacit.core.processor import capabilities
 
 WIDE = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS' kernels that use AVX-512
 _SET_UP = ContextVar("set_up", default=False)  # whether numpy and its library are, as here
+
+
+class Library(Protocol):
+    """What numpy multiplies with, as threadpoolctl knows it."""
+
+    architecture: str  # whose kernels it uses
+    filepath: str
+    dynlib: object
 
 
 def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
@@ -67,7 +74,7 @@ def set_up() -> Iterator[None]:
 
 
 @cache
-def wider() -> Any | None:
+def wider() -> Library | None:
     """Return numpy's library, if it uses more of this processor than torch's; else None."""
     library = numpys() if torch_is_narrow() else None
     wide = library is not None and library.architecture in WIDE and limiter(library)
@@ -80,7 +87,7 @@ def torch_is_narrow() -> bool:
     return bool(has.get("avx512_f")) and str(has.get("cpu_name", "")).startswith("AMD")
 
 
-def numpys() -> Any | None:
+def numpys() -> Library | None:
     """Return the library that numpy multiplies with, if it is the one of its own wheels."""
     loaded = ThreadpoolController().select(internal_api="openblas").lib_controllers
     folders = ("numpy.libs", ".dylibs")
@@ -88,15 +95,15 @@ def numpys() -> Any | None:
     return own[0] if own else None
 
 
-def limiter(library: Any) -> Callable[[int], int] | None:
+def limiter(library: Library) -> Callable[[int], int] | None:
     """Return what sets how many threads a library uses, and says how many they were before.
 
-    For the thread that calls it: what sets it for all does nothing in some of them.
+    For the thread that calls it: what sets it for all does nothing in some of them. A whole number
+    for a whole number is what ctypes takes a function for.
     """
-    limit: Any = getattr(library.dynlib, "openblas_set_num_threads_local", None)
-    if limit is not None:
-        limit.argtypes, limit.restype = [ctypes.c_int], ctypes.c_int
-    return limit  # type: ignore[no-any-return]
+    limit: Callable[[int], int] | None
+    limit = getattr(library.dynlib, "openblas_set_num_threads_local", None)
+    return limit
 
 
 def advice() -> str:
