@@ -19,6 +19,7 @@ from tacit.cli.main import call
 from tacit.cli.sites import _own_encoder
 from tacit.core import BadInput, params_of, rng_for
 from tacit.data import load
+from tacit.engines import client_host
 from tacit.experiment import encode
 from tacit.experiment.compare import row
 from tacit.experiment.config import Experiment, Setting
@@ -52,8 +53,11 @@ def nobody(done, of, loss):
 
 @pytest.fixture(scope="module")
 def made():
-    """An encoder of a few steps: its card, and its layers."""
-    return encode.trained(PUBLIC, "auto", Training(epochs=12), command="tacit encode", told=nobody)
+    """An encoder of a few steps: its card, and its layers; in one thread, to be had again."""
+    with client_host.one_thread():
+        return encode.trained(
+            PUBLIC, "auto", Training(epochs=12), command="tacit encode", told=nobody
+        )
 
 
 @pytest.fixture
@@ -78,6 +82,7 @@ def changed(file, numbers=None, **card):
 # training
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_training_learns_and_says_how_well(made):
     card, layers = made
     assert (card.network, card.width, card.rows, card.held_out) == ("mlp", 64, 450, 90)
