@@ -19,7 +19,7 @@ from tacit.core import check
 from tacit.experiment.config import to_toml
 from tacit.experiment.reproduce import RUNS, Reproduction, able, chosen, experiments_of, item_of
 from tacit.experiment.work import seconds_of, work_of
-from tacit.papers.measured import Measured, results_of
+from tacit.papers.measured import Measured, read_results, results_of
 from tacit.papers.published import Cell, Item, Paper, Scale, paper, papers
 from tacit.report.page import write_report
 from tacit.report.reproduction import (
@@ -113,6 +113,17 @@ def reproduce(args: Sequence[str]) -> None:
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on where it was") from None
     _show(work, item, measured)
+    say_what_stayed(work, measured)
+
+
+def say_what_stayed(work: Reproduction, measured: Sequence[Measured]) -> None:
+    """Name the cells whose record on file is another, with more seeds, perhaps of older code."""
+    on_file = {r.cell: r for r in read_results(work.file)}
+    for m in measured:
+        kept = on_file.get(m.cell, m)
+        if len(kept.seeds) > len(m.seeds):
+            of = f"of {len(kept.seeds)} seeds (commit {kept.commit[:10]}, {kept.date})"
+            print(f"{m.cell}: {work.file} keeps its record {of}", file=sys.stderr)
 
 
 def _listing(which: Sequence[Paper]) -> str:

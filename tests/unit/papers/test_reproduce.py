@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tacit.cli.reproductions import say_what_stayed
 from tacit.core import BadInput, Known
 from tacit.engines.recall import MARK, Made
 from tacit.experiment import reproduce
@@ -239,6 +240,24 @@ def test_a_repeat_more_runs_one_seed_more(
     assert again.seeds == [0, 1]
     assert again.values[0] == fedavg.values[0]
     assert again.spread == pytest.approx(abs(again.values[0] - again.values[1]) / math.sqrt(2))
+
+
+def test_a_record_that_stays_is_named(
+    made_up: Paper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be of older code, and what was printed is not what a page will say."""
+    work = of(made_up, "table1", tmp_path)
+    key = work.cells[0].key
+    three = Measured("table1", key, "short", [1.0] * 3, [0, 1, 2], commit="a" * 40, date="then")
+    add_results(work.file, [three])
+    one = replace(three, values=[2.0], seeds=[0], commit="b" * 40)
+    add_results(work.file, [one])
+    say_what_stayed(work, [one])
+    assert f"{key}: {work.file} keeps its record of 3 seeds (commit aaaaaaaaaa, then)" in (
+        capsys.readouterr().err
+    )
+    say_what_stayed(work, [three])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_record_with_more_seeds_stays(tmp_path: Path) -> None:
