@@ -116,10 +116,11 @@ def ours(w: Work, micro: int | None) -> Step:
     return step
 
 
-def opacus(w: Work, mode: str) -> Step:
+def opacus(name: str, batch: int, mode: str) -> Step:
     """Return Opacus' step, set up by its privacy engine."""
     from opacus import PrivacyEngine
 
+    w = work(name, batch, torch.contiguous_format, fast=False)
     data = torch.utils.data.TensorDataset(w.x, w.y)
     loader = torch.utils.data.DataLoader(data, batch_size=len(w.x))
     optimizer = torch.optim.SGD(w.model.parameters(), lr=RATE)
@@ -141,11 +142,6 @@ def opacus(w: Work, mode: str) -> Step:
         optimizer.step()
 
     return step
-
-
-def opacus_on(make: Callable[[], Work], mode: str) -> Step:
-    """Return Opacus' step on work that is made for it alone."""
-    return opacus(make(), mode)
 
 
 def tried(make: Callable[[], Step]) -> Step | str:
@@ -190,15 +186,14 @@ def measure(
     name: str, batch: int, micro: int | None, repeats: int, *, beside: bool
 ) -> dict[str, float | str]:
     """Return the median seconds of each contender's step, or why it has none."""
-    cl, contiguous = torch.channels_last, torch.contiguous_format
+    cl = torch.channels_last
     steps: dict[str, Step | str] = {
         "no privacy": tried(lambda: plain(work(name, batch, cl))),
         "tacit": tried(lambda: ours(work(name, batch, cl), micro)),
     }
     if beside:
         for mode in ("hooks", "ghost"):
-            other = partial(work, name, batch, contiguous, fast=False)
-            steps[f"opacus {mode}"] = tried(partial(opacus_on, other, mode))
+            steps[f"opacus {mode}"] = tried(partial(opacus, name, batch, mode))
     seconds: dict[str, list[float]] = {
         peer: [] for peer, step in steps.items() if not isinstance(step, str)
     }

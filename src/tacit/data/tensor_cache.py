@@ -45,7 +45,8 @@ def read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]] | None:
 def keep(file: Path, parts: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
     """Write tensors down, readable by their owner only; a folder that takes nothing is no harm."""
     # copies: tensors that share memory cannot be written
-    whole = {k: v.detach().cpu().clone().contiguous() for k, v in parts.items()}
+    rows = torch.contiguous_format
+    whole = {k: v.detach().cpu().clone(memory_format=rows) for k, v in parts.items()}
     said = dict(notes or {})
     blob = save(whole, {**said, CHECKSUM: _checksum(file, whole, said)})
     if len(blob) > MOST:

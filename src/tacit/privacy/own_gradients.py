@@ -24,7 +24,8 @@ from torch.autograd.function import once_differentiable
 from tacit.privacy.products import product
 from tacit.privacy.squares import Squares, inner, norms_of
 
-BLOCK = 1 << 19  # numbers copied at a time: as many as stay in a core's cache until they are used
+# numbers copied at a time: so many that calls do not count, so few that caches hold them until used
+BLOCK = 1 << 19
 # channels below which to fold is faster than the usual gradient of the input, which is made for
 # many
 FEW = 4

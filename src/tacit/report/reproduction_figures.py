@@ -118,7 +118,7 @@ def _published(at: Any, item: Item, cells: list[Cell]) -> None:
         return
     for name, points in _rows(printed).items():
         places = [place_of(c, k) for k, c in enumerate(points)]
-        values, colour = [c.published for c in points], _colour(points)
+        values, colour = [c.published for c in points], _colour(points[0])
         if item.draws == "curves":
             at.axhline(values[0], color=colour, linestyle="--", label=f"{name} (last round)")
         else:
@@ -133,9 +133,9 @@ def _rows(cells: list[Cell]) -> dict[str, list[Cell]]:
     return found
 
 
-def _colour(cells: list[Cell]) -> str:
-    """Return the colour of a row, the same wherever it is drawn."""
-    return f"C{list(cells[0].item.rows).index(cells[0].row) % 10}"
+def _colour(cell: Cell) -> str:
+    """Return the colour of a cell's row, the same wherever it is drawn."""
+    return f"C{list(cell.item.rows).index(cell.row) % 10}"
 
 
 def place_of(cell: Cell, n: int) -> float:
@@ -156,7 +156,7 @@ def _lines(at: Any, cells: list[Cell], measured: Found) -> None:
     for name, points in _rows(cells).items():
         x, means, spreads = _points(points, measured)
         if x:
-            at.errorbar(x, means, spreads, fmt="o-", color=_colour(points), label=name)
+            at.errorbar(x, means, spreads, fmt="o-", color=_colour(points[0]), label=name)
 
 
 def _points(cells: list[Cell], measured: Found) -> tuple[list[float], list[float], list[float]]:
@@ -171,7 +171,7 @@ def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
     for n, (name, points) in enumerate(rows.items()):
         x = [names.index(c.at) + n / (len(rows) + 1) for c in points]
         heights = [measured[c.key].mean for c in points]
-        at.bar(x, heights, 1 / (len(rows) + 1), color=_colour(points), label=name)
+        at.bar(x, heights, 1 / (len(rows) + 1), color=_colour(points[0]), label=name)
     at.set_xticks(range(len(names)), [name.rpartition("/")[2] for name in names])
 
 
@@ -180,7 +180,7 @@ def _curves(at: Any, cells: list[Cell], measured: Found) -> None:
         m = measured.get(cell.key)
         if m and m.curves:
             table = np.array(m.curves)
-            colour = _colour([cell])
+            colour = _colour(cell)
             at.plot(m.at, table.mean(0), color=colour, label=cell.row)
             style: Json = {"color": colour, "alpha": 0.2, "linewidth": 0}
             at.fill_between(m.at, table.min(0), table.max(0), **style)
