@@ -12,8 +12,10 @@ import jinja2  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
 import torch
 
+import tacit.cli.join
+import tacit.cli.keys
 import tacit.cli.runs
-import tacit.cli.sites
+import tacit.cli.serve
 import tacit.experiment.metrics  # noqa: F401
 from tacit.cli.main import COMMANDS, main
 

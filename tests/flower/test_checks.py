@@ -22,7 +22,7 @@ from tacit.apps.coordinator import Terms, draw_sample_seed, read_sample_seed
 from tacit.apps.gateway import Gate
 from tacit.apps.policy import ANYTHING
 from tacit.apps.site import Refused, Site
-from tacit.cli.sites import _try_model
+from tacit.cli.join import _try_model
 from tacit.codec import pack, unpack
 from tacit.core import (
     BadInput,

@@ -8,9 +8,9 @@ import pytest
 from asking import X, a_site, records, refusal
 
 from tacit.apps.policy import ANYTHING, Refused
-from tacit.cli import sites
+from tacit.cli.agreeing import agreed, ask_owner, in_words
+from tacit.cli.join import JoinFlags
 from tacit.cli.main import call
-from tacit.cli.sites import JoinFlags, agreed, ask_owner
 from tacit.core import BadInput
 from tacit.engines.flower import letter, opened, packed
 from tacit.experiment.config import Experiment, Setting, to_toml
@@ -160,4 +160,4 @@ def test_the_policy_is_said_before_anything_starts(capsys):
 
 def test_flags_that_state_a_policy(tmp_path):
     assert agreed(replace(FLAGS, accept="anything"), records(), 12) is ANYTHING
-    assert sites.in_words(ANYTHING, FLAGS).endswith("metrics: exact")
+    assert in_words(ANYTHING, FLAGS).endswith("metrics: exact")

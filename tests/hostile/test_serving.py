@@ -148,5 +148,5 @@ def test_keys_need_neither_torch_nor_flower(tmp_path, capsys):
     """The example makes seven calls before anything starts."""
     assert call(["keys", "init", str(tmp_path / "keys"), "ünï.example"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    code = "import sys, tacit.cli.sites, tacit.apps.keys; sys.exit('torch' in sys.modules)"
+    code = "import sys, tacit.cli.keys, tacit.apps.keys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

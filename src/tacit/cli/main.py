@@ -32,9 +32,9 @@ COMMANDS = {
     "export": ("tacit.cli.use:export_command", "a trained model as ONNX, torch or safetensors"),
     "report": ("tacit.cli.reports:report", "one page with figures and tables of runs"),
     "view": ("tacit.cli.reports:view", "runs in a browser on this machine, live"),
-    "serve": ("tacit.cli.sites:serve", "coordinate real sites"),
-    "join": ("tacit.cli.sites:join", "take part as a site, with your own data"),
-    "keys": ("tacit.cli.sites:keys", "certificates for the coordinator, keys for the sites"),
+    "serve": ("tacit.cli.serve:serve", "coordinate real sites"),
+    "join": ("tacit.cli.join:join", "take part as a site, with your own data"),
+    "keys": ("tacit.cli.keys:keys", "certificates for the coordinator, keys for the sites"),
     "privacy": (
         "tacit.cli.privacy:privacy_command",
         "epsilon from noise, noise from epsilon, a method's cost before it runs",

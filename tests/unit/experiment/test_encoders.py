@@ -15,8 +15,8 @@ from torch import nn
 import tacit
 from tacit.apps.coordinator import _as_told
 from tacit.apps.policy import Refused
+from tacit.cli.agreeing import _own_encoder
 from tacit.cli.main import call
-from tacit.cli.sites import _own_encoder
 from tacit.core import BadInput, params_of, rng_for
 from tacit.data import load
 from tacit.engines import client_host
