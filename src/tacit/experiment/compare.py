@@ -220,11 +220,8 @@ def start_comparison(
     told: Callable[[Path], None] = lambda folder: None,
 ) -> Compared:
     """Start a comparison in a new folder; ``told`` is told which."""
-    if dataset is None:
-        dataset = dataset_of(plan.setting)
-        plan = replace(plan, setting=found_anywhere(plan.setting))
-    features = settled(plan.setting.features)  # of an encoder's file: what is in it now
-    plan = replace(plan, setting=replace(plan.setting, features=features))
+    setting, dataset = with_data(plan.setting, dataset)
+    plan = replace(plan, setting=setting)
     check_all(plan.experiments(), dataset)
     folder = out or free_folder(Path("runs") / "compare")
     if (folder / FILE).exists() or (folder / "config.toml").exists():
@@ -234,6 +231,15 @@ def start_comparison(
     write_plan(plan, folder / FILE)
     told(folder)
     return resume_comparison(folder, dataset=dataset, watch=watch)
+
+
+def with_data(setting: Setting, dataset: Dataset | None) -> tuple[Setting, Dataset]:
+    """Return a setting whose files are found from every folder, and its data."""
+    if dataset is None:
+        dataset = dataset_of(setting)
+        setting = found_anywhere(setting)
+    # of an encoder's file: what is in it now
+    return replace(setting, features=settled(setting.features)), dataset
 
 
 def check_all(runs: Sequence[tuple[str, Experiment]], dataset: Dataset) -> None:

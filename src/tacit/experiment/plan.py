@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from tacit.compress import Compressor
-from tacit.core import Aggregate, BadInput, ClientId, Json, Keywords, Method, State
+from tacit.core import Aggregate, BadInput, ClientId, Json, Keywords, Known, Method, State
 from tacit.core.data import Goal
 from tacit.core.own_code import anywhere
 from tacit.data.examples import Dataset
@@ -70,41 +70,23 @@ class Plan:
             network: what to make the network by, where its source was kept with a run
             front: what to compute features by, likewise
         """
-        s = experiment.setting
+        s, method = experiment.setting, experiment.method
         if dataset is None:
             dataset = dataset_of(s)
             s = found_anywhere(s)
-        federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
-        if experiment.method.pooled:
-            federation = federation.pooled()
-        _check_groups(experiment.method, federation, s.split)
-        if experiment.method.per_round > len(federation.everyone):
-            raise BadInput(
-                f"per_round = {experiment.method.per_round}: must be at most "
-                f"{len(federation.everyone)}, the number of clients"
-            )
-        features = chosen_features(s.features, experiment.method, dataset.shape, s.model)
+        federation, classes = _divided(method, dataset, s), len(dataset.classes)
+        features = chosen_features(s.features, method, dataset.shape, s.model)
         shape = shape_of(front or features, dataset.shape)
-        word = network_for(s.model, features, shape, experiment.method)
-        model = build(network or word, shape, len(dataset.classes), s.seed)
-        sizes = federation.sizes()
-        known = known_of(word, features, model, sizes, s.delta)
-
-        def ready(method: Method) -> Method:
-            return prepared(method, known, s.seed)
-
-        given, method = experiment.method, ready(experiment.method)
-        size = (numbers_of(model), math.prod(shape), len(dataset.classes))
-        warn_of(of_signal(given, method, ready, sizes, s.delta, *size))
-        experiment = replace(experiment, method=settled(method))
+        word = network_for(s.model, features, shape, method)
+        model = build(network or word, shape, classes, s.seed)
+        known = known_of(word, features, model, federation.sizes(), s.delta)
+        method = settled(by_rules(method, known, s.seed, model, math.prod(shape), classes))
+        experiment = replace(experiment, method=method)
         check_aggregate(experiment, len(federation.everyone))
-        check_goal(experiment.method, dataset.goal)
-        outputs = len(dataset.classes)
-        check_parts(experiment.method, model, shape, outputs, dataset.goal)
-        warn_of_delta(s.delta, federation.sizes())
-        warn_of_classes(dataset)
-        warn_of(of_data(dataset))
-        device, clips = _device(s.device), experiment.method.per_example
+        check_goal(method, dataset.goal)
+        check_parts(method, model, shape, classes, dataset.goal)
+        _warn(s, federation)
+        device = _device(s.device)
         resolved = replace(
             s,
             model=anywhere(word),
@@ -112,7 +94,7 @@ class Plan:
             split=anywhere(s.split),
             encoder=anywhere(s.encoder),
             clients=_clients(s, federation),
-            precision=chosen(s.precision, model, shape, clips=clips, device=device),
+            precision=chosen(s.precision, model, shape, clips=method.per_example, device=device),
         )
         experiment = replace(experiment, setting=resolved)
         return cls(experiment, federation, model, device, _processes(s, device), front)
@@ -170,6 +152,49 @@ class Plan:
         detailed = metric not in COUNTED or s.round >= method.rounds
         parts = max(1, self.workers)
         return evaluate(method, s, engine, self.federation, parts, detailed=detailed).line()
+
+
+def _divided(method: Method, dataset: Dataset, s: Setting) -> Federation:
+    """Return who holds what, or refuse a division that a method cannot do with."""
+    federation = federate(dataset, s.split, clients=clients_of(s.split, s.clients), seed=s.seed)
+    if method.pooled:
+        federation = federation.pooled()
+    _check_groups(method, federation, s.split)
+    if method.per_round > len(federation.everyone):
+        raise BadInput(
+            f"per_round = {method.per_round}: must be at most "
+            f"{len(federation.everyone)}, the number of clients"
+        )
+    return federation
+
+
+def by_rules(
+    given: Method, known: Known, seed: int, model: torch.nn.Module, inputs: int, classes: int
+) -> Method:
+    """Return a method with all that it chooses and solves; say if noise drowns what it sends.
+
+    Args:
+        given: the method, as it was given
+        known: what is public of the experiment
+        seed: who takes part in which round
+        model: the experiment's network
+        inputs: numbers of an example, or of its features
+        classes: how many there are
+    """
+
+    def prepare(method: Method) -> Method:
+        return prepared(method, known, seed)
+
+    ready, size = prepare(given), (numbers_of(model), inputs, classes)
+    warn_of(of_signal(given, ready, prepare, known.sizes, known.delta, *size))
+    return ready
+
+
+def _warn(s: Setting, federation: Federation) -> None:
+    """Say what is noticed of an experiment that works."""
+    warn_of_delta(s.delta, federation.sizes())
+    warn_of_classes(federation.dataset)
+    warn_of(of_data(federation.dataset))
 
 
 def _clients(s: Setting, federation: Federation) -> int:

@@ -20,7 +20,6 @@ from tacit.core import (
     ClientId,
     Json,
     Ledger,
-    Method,
     Owner,
     Params,
     Predictor,
@@ -38,7 +37,7 @@ from tacit.engines.config import Config
 from tacit.engines.facts import Facts
 from tacit.engines.flower import AtServer, Charter, Sites
 from tacit.engines.server import Engine
-from tacit.experiment.calibration import budget_of, numbers_of, prepared
+from tacit.experiment.calibration import budget_of
 from tacit.experiment.config import SITES, Experiment
 from tacit.experiment.encoding import (
     NONE,
@@ -50,11 +49,9 @@ from tacit.experiment.encoding import (
 )
 from tacit.experiment.expected import Prediction
 from tacit.experiment.metrics import COUNTED
-from tacit.experiment.plan import check_aggregate, check_parts, warn_of_delta
+from tacit.experiment.plan import by_rules, check_aggregate, check_parts, warn_of_delta
 from tacit.experiment.rundir import RunDir
 from tacit.experiment.scoring import Evaluation, Tally, counted, noise_in, score_with
-from tacit.experiment.signal import of_signal
-from tacit.experiment.signs import warn_of
 from tacit.local.sgd import network
 from tacit.models import build
 from tacit.synthesis.encoder_file import named
@@ -116,52 +113,30 @@ class AtSites:
         """Prepare an experiment for sites that agree on what their data look like."""
         s, method = experiment.setting, experiment.method
         shape, classes, mean, std = agreed(facts)
-        if (goal := _goal(facts)) != "classes":
-            raise BadInput(f"task = {goal!r}: sites predict classes, and nothing else as yet")
-        if method.pooled:
-            raise BadInput(
-                "method: wants all data in one place, and the data of sites stay where they are"
-            )
-        if method.needs_public and public is None:
-            raise BadInput("--public: this method needs examples that belong to nobody")
-        if method.per_round > clients:
-            raise BadInput(
-                f"per_round = {method.per_round}: must be at most {clients}, the number of sites"
-            )
         sizes = {i: f.examples for i, f in facts.items()}
+        _check_fit(experiment, _goal(facts), clients, public=public is not None)
         warn_of_delta(s.delta, sizes)
-        if s.precision == "bf16":
-            raise BadInput("precision = 'bf16': sites compute in single precision; allowed: f32")
-        if s.metric not in COUNTED:
-            raise BadInput(
-                f"metric = {s.metric!r}: sites tell how often a class was answered right, and no "
-                f"more; allowed: {', '.join(COUNTED)}"
-            )
         features = chosen_features(s.features, method, shape, s.model)
         public = None if public is None else _encoded(public, features, mean, std)
         seen = shape_of(features, shape)
+        word = network_for(s.model, features, seen, method)
+        model = build(word, seen, len(classes), s.seed)
+        known = known_of(word, features, model, sizes, s.delta)
+        ready = by_rules(method, known, sample_seed, model, math.prod(seen), len(classes))
         setting = replace(
             s,
-            model=network_for(s.model, features, seen, method),
+            model=word,
             features=features,
             clients=clients,
             split=SITES,
             data=SITES,
             precision="f32",
         )
-        model = build(setting.model, seen, len(classes), s.seed)
-        known = known_of(setting.model, features, model, sizes, s.delta)
-
-        def ready(given: Method) -> Method:
-            return prepared(given, known, sample_seed)
-
-        resolved = Experiment(ready(method), setting)
-        size = (numbers_of(model), math.prod(seen), len(classes))
-        warn_of(of_signal(method, resolved.method, ready, sizes, s.delta, *size))
+        resolved = Experiment(ready, setting)
+        check_aggregate(resolved, clients)
+        check_parts(ready, model, seen, len(classes))
         table = next(iter(facts.values())).table
         dataset = Dataset(SITES, _nothing(shape), _nothing(shape), classes, mean, std, schema=table)
-        check_aggregate(resolved, clients)
-        check_parts(resolved.method, model, seen, len(classes))
         empty = holding(dataset, clients, seed=s.seed)
         return cls(resolved, model, empty, open, run, sample_seed, facts, public)
 
@@ -278,6 +253,30 @@ def _goal(facts: Mapping[ClientId, Facts]) -> Goal:
     """Return what sites predict, which their schema says."""
     table = next(iter(facts.values())).table
     return table.task if table else "classes"
+
+
+def _check_fit(experiment: Experiment, goal: Goal, clients: int, *, public: bool) -> None:
+    """Refuse what sites cannot do."""
+    s, method = experiment.setting, experiment.method
+    if goal != "classes":
+        raise BadInput(f"task = {goal!r}: sites predict classes, and nothing else as yet")
+    if method.pooled:
+        raise BadInput(
+            "method: wants all data in one place, and the data of sites stay where they are"
+        )
+    if method.needs_public and not public:
+        raise BadInput("--public: this method needs examples that belong to nobody")
+    if method.per_round > clients:
+        raise BadInput(
+            f"per_round = {method.per_round}: must be at most {clients}, the number of sites"
+        )
+    if s.precision == "bf16":
+        raise BadInput("precision = 'bf16': sites compute in single precision; allowed: f32")
+    if s.metric not in COUNTED:
+        raise BadInput(
+            f"metric = {s.metric!r}: sites tell how often a class was answered right, and no "
+            f"more; allowed: {', '.join(COUNTED)}"
+        )
 
 
 def _check_tables(first: Facts, other: Facts) -> None:

@@ -26,19 +26,17 @@ from tacit.experiment.compare import (
     row,
     run_all,
     shown,
+    with_data,
     write_json,
     write_plan,
 )
 from tacit.experiment.config import (
     Experiment,
     Setting,
-    dataset_of,
-    found_anywhere,
     setting_from,
     shows_setting,
 )
 from tacit.experiment.curves import html_table, over_rounds
-from tacit.experiment.encoding import settled
 from tacit.experiment.metrics import SQUARED, WORDS
 from tacit.experiment.result import Run
 from tacit.experiment.rundir import CHOICE, free_folder
@@ -304,11 +302,8 @@ def start_sweep(
     told: Callable[[Path], None] = lambda folder: None,
 ) -> Swept:
     """Start a sweep in a new folder; ``told`` is told which."""
-    if dataset is None:
-        dataset = dataset_of(plan.setting)
-        plan = replace(plan, setting=found_anywhere(plan.setting))
-    features = settled(plan.setting.features)
-    plan = replace(plan, setting=replace(plan.setting, features=features))
+    setting, dataset = with_data(plan.setting, dataset)
+    plan = replace(plan, setting=setting)
     if plan.validate:
         public_data(plan.validate, plan.setting, dataset)
         plan = replace(plan, validate=anywhere(plan.validate))
