@@ -44,7 +44,9 @@ def pictures(key: str) -> dict[str, str]:
     for name, item in paper(key).items.items():
         each = [found(results_of(key), name, scale) for scale in SCALES]
         by = next((measured for measured in each if measured), {})
-        for file in draw_item(item, by, DOCS / "pictures" / f"{key}-{name}"):
+        place = DOCS / "pictures" / f"{key}-{name}"
+        place.with_suffix(".png").unlink(missing_ok=True)  # of records that were dropped, perhaps
+        for file in draw_item(item, by, place):
             if file.suffix == ".png":
                 drawn[name] = f"../pictures/{file.name}"
             else:

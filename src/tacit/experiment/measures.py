@@ -25,6 +25,8 @@ def value_of(cell: Cell, run: Run) -> float:
     """Return what a run gave for a cell; nan: nothing."""
     if cell.measure == "at target":
         return _at_target(cell, run)
+    if not run.rounds:  # it diverged in its first one, say
+        return NOTHING
     return _OF_RUNS[cell.measure](run)
 
 

@@ -15,7 +15,7 @@ from tacit.core import BadInput, Known
 from tacit.engines.recall import MARK, Made
 from tacit.experiment import reproduce
 from tacit.experiment.config import Experiment, Setting
-from tacit.experiment.measures import value_of
+from tacit.experiment.measures import _OF_RUNS, value_of
 from tacit.experiment.reproduce import (
     Reproduction,
     able,
@@ -25,7 +25,9 @@ from tacit.experiment.reproduce import (
     is_of_today,
 )
 from tacit.experiment.result import Run
+from tacit.experiment.rundir import RunDir
 from tacit.experiment.work import Work, seconds_of, work_of
+from tacit.methods.fedavg import FedAvg
 from tacit.methods.spec import method_from_spec
 from tacit.papers.measured import (
     Measured,
@@ -290,8 +292,11 @@ def test_another_items_damage_ends_nothing(made_up: Paper, tmp_path: Path) -> No
         of(made_up, "figure1", tmp_path).conduct()
 
 
-def test_an_attack_on_a_run_that_came_to_nothing_has_no_figure() -> None:
-    assert math.isnan(value_of(SimpleNamespace(measure="attack"), SimpleNamespace(final={})))
+@pytest.mark.parametrize("measure", list(_OF_RUNS))
+def test_a_run_that_came_to_nothing_has_no_figure(measure: str, tmp_path: Path) -> None:
+    """It diverged in its first round, say: that it has sent 0 GB and taken 0 s tells nothing."""
+    directory = RunDir.create(tmp_path / "run", Experiment(FedAvg(), Setting()))
+    assert math.isnan(value_of(SimpleNamespace(measure=measure), Run(directory.folder)))
 
 
 def test_a_stopped_cell_goes_on_where_it_was(made_up: Paper, tmp_path: Path) -> None:
