@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tacit.cli.agreeing import agreed, ask_owner, in_words
 from tacit.cli.connecting import check_network, needs_flower, quiet, say
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tacit.apps.policy import Policy
     from tacit.apps.site import Site
     from tacit.data.examples import Dataset
+    from tacit.data.splits import Split
     from tacit.experiment.rundir import RunDir
 
 ABOUT = "Take part in a federation with your own data."
@@ -123,7 +124,7 @@ def _check(given: JoinFlags) -> None:
     torch.set_num_threads(given.threads)
 
 
-def _with_own_code(given: JoinFlags, dataset: Dataset, part: Any) -> JoinFlags:
+def _with_own_code(given: JoinFlags, dataset: Dataset, part: Split | None) -> JoinFlags:
     """Try the network and the encoder of the owner's own; return flags that name what was tried."""
     from tacit.experiment.encoding import featured, settled
     from tacit.experiment.sites import holding
@@ -151,7 +152,7 @@ def _locked(folder: Path) -> RunDir:
 
 
 def _site(
-    given: JoinFlags, dataset: Dataset, part: Any, policy: Policy | None, folder: Path
+    given: JoinFlags, dataset: Dataset, part: Split | None, policy: Policy | None, folder: Path
 ) -> Site:
     """Return the site that flags and a policy describe; its budget is written down."""
     from tacit.apps.books import Terms, write_budget
@@ -214,7 +215,7 @@ def _try_model(name: str | None, dataset: Dataset) -> None:
         log.warning("methods that clip gradients example by example will be refused: %s", e)
 
 
-def _data(given: JoinFlags) -> tuple[Dataset, Any]:
+def _data(given: JoinFlags) -> tuple[Dataset, Split | None]:
     """Return the site's data set and, in a rehearsal, the part of it that is its own."""
     from tacit.data.federated import federate
     from tacit.experiment.sites import part_of

@@ -22,6 +22,11 @@ from tacit.synthesis.gan import GANSettings
 from tacit.synthesis.moments import Moments
 from tacit.synthesis.source import Source
 
+ABOUT = (
+    "Make a private synthetic copy of a data set: synthetic.npz, a sheet of samples, and "
+    "certificate.json."
+)
+
 
 @dataclass(frozen=True)
 class SynthFlags:
@@ -46,21 +51,8 @@ class SynthFlags:
 
 def synth(args: Sequence[str]) -> None:
     """Make a private synthetic data set."""
-    about = (
-        "Make a private synthetic copy of a data set: synthetic.npz, a sheet of samples, and "
-        "certificate.json."
-    )
-    given = parse(SynthFlags, args, prog="tacit synth", about=about)
-    check.number("epsilon", given.epsilon, above=0)
-    if given.generator == "gan":
-        check.number("label_epsilon", given.label_epsilon, above=0, below=given.epsilon)
-    source = Source(
-        generator=given.generator,
-        pool_epsilon=given.epsilon,
-        label_epsilon=given.label_epsilon,
-        gan=given.gan,
-        moments=given.moments,
-    )
+    given = parse(SynthFlags, args, prog="tacit synth", about=ABOUT)
+    source = _source(given)
     dataset = load_stated(given.data, given.classes)
     folder = given.out or free_folder(Path("runs") / f"synth-{dataset.name}")
     if (folder / "certificate.json").exists():
@@ -78,14 +70,24 @@ def synth(args: Sequence[str]) -> None:
             watch=watch.answered,
         )
     certificate = save(made, dataset, source, folder)
-    print(
-        f"{len(made.examples)} synthetic examples of {dataset.name} in "
-        f"{time.perf_counter() - since:.1f} s"
-    )
+    seconds = time.perf_counter() - since
+    print(f"{len(made.examples)} synthetic examples of {dataset.name} in {seconds:.1f} s")
     adding, replacing = (show_epsilon(v) for v in made.epsilons().values())
-    print(
-        f"eps {adding} (zero-out), {replacing} (replace), delta {made.delta:g}: "
-        f"{certificate['why']}"
-    )
+    cost = f"eps {adding} (zero-out), {replacing} (replace), delta {made.delta:g}"
+    print(f"{cost}: {certificate['why']}")
     sheet = draw_sheet(made.examples.x, made.examples.y, dataset.classes, folder / "sheet")
     print(f"files in {folder}: synthetic.npz, certificate.json{', sheet.png' if sheet else ''}")
+
+
+def _source(given: SynthFlags) -> Source:
+    """Return what makes the samples, within the budget of the flags."""
+    check.number("epsilon", given.epsilon, above=0)
+    if given.generator == "gan":
+        check.number("label_epsilon", given.label_epsilon, above=0, below=given.epsilon)
+    return Source(
+        generator=given.generator,
+        pool_epsilon=given.epsilon,
+        label_epsilon=given.label_epsilon,
+        gan=given.gan,
+        moments=given.moments,
+    )

@@ -156,11 +156,7 @@ class Workers(Engine):
                 key=lambda h: -self.sizes.get(h.client, 0),
             )
         )
-        for at, w in enumerate(self.workers):
-            try:
-                w.asks.send_bytes(CALL + call)
-            except OSError:  # it died while it had nothing to do
-                self.workers[at] = self._replace(w, call)
+        self._announce(call)
 
         def word(head: Head) -> bytes:
             return DIE if faults[head.client] == "die" else ASK if kind == "ask" else LOOK
@@ -180,6 +176,14 @@ class Workers(Engine):
             failed[client] = "lost"
             del got[client]
         return got, failed
+
+    def _announce(self, call: bytes) -> None:
+        """Tell every worker what it will be asked next."""
+        for at, w in enumerate(self.workers):
+            try:
+                w.asks.send_bytes(CALL + call)
+            except OSError:  # it died while it had nothing to do
+                self.workers[at] = self._replace(w, call)
 
     def _hand_out(self, todo: deque[Head], word: Callable[[Head], bytes]) -> None:
         """Give each worker its next request, and then another one to wait for.

@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet
 
@@ -302,45 +303,59 @@ def _inputs(n: int, shape: Sequence[int]) -> Tensor:
     return torch.where(torch.rand_like(x) < 0.5, x, x.round())
 
 
+@dataclass(frozen=True)
+class Looks:
+    """What a network says of some inputs, looked at in several ways."""
+
+    scores: Tensor
+    again: Tensor  # of the same inputs
+    shown: Tensor  # in eval mode
+    alone: Tensor  # of the first one, in eval mode
+
+    @classmethod
+    def at(cls, model: nn.Module, x: Tensor) -> Looks:
+        """Look at it; refuse a network that is another one afterwards."""
+        for left in reversed(range(LOOKS)):
+            before = Insides.of(model, x.device)
+            with torch.no_grad():
+                looks = cls(model(x), model(x), model.eval()(x), model(x[:1]))
+            model.train()
+            after = Insides.of(model, x.device)
+            before.check(after, drew=not left)
+            if before.chance == after.chance:
+                break
+        return looks
+
+
 def _check_forward(model: nn.Module, x: Tensor, classes: int | None) -> Tensor:
     """Refuse scores that are not one row for each example, and a network that is not a function."""
-    for left in reversed(range(LOOKS)):
-        before = Insides.of(model, x.device)
-        with torch.no_grad():
-            scores = model(x)
-            again = model(x)
-            shown = model.eval()(x)
-            alone = model(x[:1])
-        model.train()
-        after = Insides.of(model, x.device)
-        before.check(after, drew=not left)
-        if before.chance == after.chance:
-            break
-    wanted = f"({len(x)}, {'classes' if classes is None else classes})"
-    got = tuple(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
-    if (
-        not isinstance(got, tuple)
-        or len(got) != 2
-        or got[0] != len(x)
-        or classes not in (None, got[1])
-    ):
-        shape = f"of shape {got}" if isinstance(got, tuple) else f"as {got}"
-        raise BadInput(f"model: gives scores {shape} for {len(x)} inputs; must be {wanted}")
-    if not scores.isfinite().all():
-        raise BadInput("model: gives scores that are not finite for inputs from 0 to 1")
-    if not close(scores, again):
+    looks = Looks.at(model, x)
+    scores = looks.scores
+    _check_scores(scores, len(x), classes)
+    if not close(scores, looks.again):
         raise BadInput(
             "model: for the same inputs its scores differ from one time to the next, so it keeps "
             "something of earlier batches or draws random numbers; "
             "private training needs a function"
         )
-    if not close(shown[:1], alone):
+    if not close(looks.shown[:1], looks.alone):
         raise BadInput(
             "model: in eval mode what it says of one example depends on the others in the batch, "
             "so no per-example guarantee holds"
         )
-    made: Tensor = scores
-    return made
+    return scores
+
+
+def _check_scores(scores: object, n: int, classes: int | None) -> None:
+    """Refuse anything but a row of finite scores for each of ``n`` examples."""
+    wanted = f"({n}, {'classes' if classes is None else classes})"
+    shape = tuple(scores.shape) if isinstance(scores, Tensor) else None
+    if shape is None or len(shape) != 2 or shape[0] != n or classes not in (None, shape[1]):
+        got = f"as a {type(scores).__name__}" if shape is None else f"of shape {shape}"
+        raise BadInput(f"model: gives scores {got} for {n} inputs; must be {wanted}")
+    assert isinstance(scores, Tensor)
+    if not scores.isfinite().all():
+        raise BadInput("model: gives scores that are not finite for inputs from 0 to 1")
 
 
 def close(a: Tensor, b: Tensor) -> bool:
