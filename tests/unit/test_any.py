@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tacit
 
-MOST = 184  # lines; lower it when you have made some go away, and find another type before raising
+MOST = 183  # lines; lower it when you have made some go away, and find another type before raising
 
 
 def lines_with_any(source: str) -> set[int]:
