@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -51,8 +51,15 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """The standard deviation over seeds; 0 where there is only one."""
+        """The standard deviation over seeds; 0 where there is only one, nan where one gave none."""
+        if math.isnan(self.mean):
+            return math.nan
         return stdev(self.values) if len(self.values) > 1 else 0.0
+
+    @property
+    def given(self) -> Measured:
+        """The same of the seeds alone that gave a value."""
+        return replace(self, values=[value for value in self.values if not math.isnan(value)])
 
     @property
     def key(self) -> tuple[str, str, str]:

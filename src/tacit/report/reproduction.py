@@ -34,13 +34,20 @@ def number(value: float, cell: Cell) -> str:
 
 
 def shown(m: Measured, cell: Cell) -> str:
-    """Return a mean, with the standard deviation where there are several seeds."""
-    sign = "*" if m.stopped else ""
-    if math.isnan(m.mean):
+    """Return a mean, with the standard deviation where there are several seeds.
+
+    Where some gave nothing, that of the others, and how many these are: nothing is decided by it.
+    """
+    given = m.given
+    if not given.values:
         return "ended early*" if m.stopped else "-"
-    if len(m.values) < 2:
-        return number(m.mean, cell) + sign
-    return f"{number(m.mean, cell)} ± {number(m.spread, cell)}{sign}"
+    text = number(given.mean, cell)
+    if len(given.values) > 1:
+        text += f" ± {number(given.spread, cell)}"
+    if lost := len(m.values) - len(given.values):
+        why = "ended early*" if m.stopped else "gave none"
+        return f"{text}, {lost} of {len(m.values)} {why}"
+    return text + "*" * bool(m.stopped)
 
 
 def cell_table(cells: Sequence[Cell], measured: Found, form: Form = "text") -> str:

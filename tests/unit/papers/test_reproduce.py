@@ -360,6 +360,27 @@ def test_published_measured_and_difference(made_up: Paper) -> None:
     assert said == "of 6 cells: 2 short, 2 not run (no SVHN), 2 not run yet"
 
 
+def test_one_seed_of_several_that_ended_early_takes_nothing_from_the_others(
+    made_up: Paper, tmp_path: Path
+) -> None:
+    """A mean over the others alone would flatter, so nothing is decided by it."""
+    item, nan = made_up.items["table1"], math.nan
+    here = {
+        "a/fedavg": Measured("table1", "a/fedavg", "short", [51.0, nan, 53.0], seeds=[0, 1, 2]),
+        "a/fedprox": Measured("table1", "a/fedprox", "short", [50.0, nan], seeds=[0, 1]),
+        "b/fedavg": Measured("table1", "b/fedavg", "short", [nan, nan], seeds=[0, 1]),
+    }
+    here = {key: replace(m, stopped="diverged") for key, m in here.items()}
+    text = cell_table(list(item.cells.values()), here)
+    assert "52.00 ± 1.41, 1 of 3 ended early*" in text
+    assert "50.00, 1 of 2 ended early*" in text
+    assert ["b/fedavg", "60.00", "ended", "early*", "-", "2"] in map(str.split, text.splitlines())
+    assert math.isnan(here["a/fedavg"].spread)
+    assert verdict(Claim("", order=["a/fedavg", "a/fedprox"]), here) == "not measured"
+    lines = replace(item, draws="lines")
+    assert draw_item(lines, here, tmp_path / "f")
+
+
 def test_a_claim_is_decided_by_more_than_the_spread() -> None:
     def m(*values: float) -> Measured:
         return Measured("", "", "full", list(values))
