@@ -23,7 +23,7 @@ MARKS, LINES = ("o", "s", "^"), ("-", "--", ":")  # of the first ten methods, th
 def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
     """Draw published values on the left where there are any, and measured ones on the right.
 
-    Nothing is drawn of a table, or where nothing was measured; what is ours has one side.
+    Nothing is drawn of a table, or where nothing was measured.
     """
     groups = _groups(item)
     if not item.is_figure or not any(cell.key in measured for g in groups.values() for cell in g):
@@ -31,11 +31,13 @@ def draw_item(item: Item, measured: Found, stem: Path) -> list[Path]:
     shown = {name: g for name, g in groups.items() if any(c.key in measured for c in g)}
     if item.ours and item.draws == "lines":
         return save_figure(_compared(item, shown, measured), stem)
-    sides = ["measured"] if item.ours else ["published", "measured"]
+    printed = any(not math.isnan(cell.published) for g in shown.values() for cell in g)
+    alone = "measured" if item.ours else "measured; the paper prints no numbers"
+    sides = ["published", "measured"] if printed else [alone]
     figure, axes = new_axes(5.0 * len(sides), 3.6 * len(shown), rows=len(shown), columns=len(sides))
     table = np.reshape(axes, (len(shown), len(sides)))
     for row, (name, cells) in zip(table, shown.items(), strict=True):
-        if not item.ours:
+        if printed:
             _published(row[0], item, cells)
         _DRAWN[item.draws](row[-1], cells, measured)
         if item.draws == "curves":
@@ -111,18 +113,19 @@ def _groups(item: Item) -> dict[str, list[Cell]]:
 
 
 def _published(at: Any, item: Item, cells: list[Cell]) -> None:
-    """Draw the printed values; curves that no number is printed of cannot be drawn again."""
+    """Draw the printed values as measured ones are drawn; of a curve, the number at its end."""
     printed = [c for c in cells if not math.isnan(c.published)]
     if not printed:
         at.text(0.5, 0.5, "no numbers are printed", ha="center", transform=at.transAxes)
+        at.set_axis_off()
         return
-    for name, points in _rows(printed).items():
-        places = [place_of(c, k) for k, c in enumerate(points)]
-        values, colour = [c.published for c in points], _colour(points[0])
-        if item.draws == "curves":
-            at.axhline(values[0], color=colour, linestyle="--", label=f"{name} (last round)")
-        else:
-            at.plot(places, values, "o--", color=colour, label=name)
+    if item.draws == "curves":
+        for name, points in _rows(printed).items():
+            style: Json = {"color": _colour(points[0]), "linestyle": "--"}
+            at.axhline(points[0].published, **style, label=f"{name} (last round)")
+    else:
+        values = {c.key: Measured("", c.key, "full", [c.published]) for c in printed}
+        _DRAWN[item.draws](at, cells, values)
     at.legend(frameon=False, fontsize=7)
 
 
@@ -166,12 +169,14 @@ def _points(cells: list[Cell], measured: Found) -> tuple[list[float], list[float
 
 
 def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
-    rows = _rows([c for c in cells if c.key in measured])
-    names = list(dict.fromkeys(c.at for points in rows.values() for c in points))
+    there = [c for c in cells if c.key in measured]
+    rows, found = _rows(there), {c.at for c in there}
+    names = [name for name in dict.fromkeys(c.at for c in cells) if name in found]
     for n, (name, points) in enumerate(rows.items()):
-        x = [names.index(c.at) + n / (len(rows) + 1) for c in points]
+        width = 1 / (len(rows) + 1)
+        x = [names.index(c.at) + (n - (len(rows) - 1) / 2) * width for c in points]
         heights = [measured[c.key].mean for c in points]
-        at.bar(x, heights, 1 / (len(rows) + 1), color=_colour(points[0]), label=name)
+        at.bar(x, heights, width, color=_colour(points[0]), label=name)
     at.set_xticks(range(len(names)), [name.rpartition("/")[2] for name in names])
 
 

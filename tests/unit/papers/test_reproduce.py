@@ -38,8 +38,9 @@ from tacit.papers.measured import (
     write_results,
 )
 from tacit.papers.published import Claim, Paper, paper, papers, read_paper
+from tacit.report.pictures import new_axes
 from tacit.report.reproduction import cell_table, claims_table, matrix, page, state, verdict
-from tacit.report.reproduction_figures import draw_item, place_of
+from tacit.report.reproduction_figures import _published, draw_item, place_of
 
 MADE_UP = """
 name = "Made up"
@@ -410,6 +411,20 @@ def test_formulas_need_no_run_and_figures_are_drawn(made_up: Paper, tmp_path: Pa
     assert [f.name for f in draw_item(item, by, tmp_path / "f")] == ["f.png", "f.svg"]
     assert draw_item(item, {}, tmp_path / "g") == []
     assert draw_item(made_up.items["table1"], by, tmp_path / "g") == []
+
+
+def test_printed_bars_stand_where_their_columns_say() -> None:
+    """CUAG-PFL's uplink with ALID7 was drawn as a point over the fourth of six columns."""
+    item = paper("cuag").items["figure7"]
+    cells = [c for c in item.cells.values() if c.at.startswith("cifar10/")]
+    _, at = new_axes(4, 3)
+    _published(at, item, cells)
+    names = [label.get_text() for label in at.get_xticklabels()]
+    assert names == ["acid3", "acid5", "acid7", "alid3", "alid5", "alid7"]
+    cuag, uncompressed = at.containers
+    assert [bar.get_height() for bar in cuag] == [0.2796, 0.2760, 0.2766, 0.2735]
+    assert [bar.get_center()[0] + 1 / 6 for bar in cuag] == pytest.approx([0, 1, 2, 5])
+    assert [bar.get_center()[0] - 1 / 6 for bar in uncompressed] == pytest.approx(list(range(6)))
 
 
 def test_an_infinite_eps_is_drawn_behind_all_others() -> None:
