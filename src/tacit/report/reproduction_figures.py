@@ -178,6 +178,7 @@ def _bars(at: Any, cells: list[Cell], measured: Found) -> None:
         heights = [measured[c.key].mean for c in points]
         at.bar(x, heights, width, color=_colour(points[0]), label=name)
     at.set_xticks(range(len(names)), [name.rpartition("/")[2] for name in names])
+    at.margins(y=0.25)  # room for the names of rows
 
 
 def _curves(at: Any, cells: list[Cell], measured: Found) -> None:
