@@ -45,8 +45,10 @@ def pictures(key: str) -> dict[str, str]:
         each = [found(results_of(key), name, scale) for scale in SCALES]
         by = next((measured for measured in each if measured), {})
         place = DOCS / "pictures" / f"{key}-{name}"
-        place.with_suffix(".png").unlink(missing_ok=True)  # of records that were dropped, perhaps
-        for file in draw_item(item, by, place):
+        files = draw_item(item, by, place)
+        if not files:
+            place.with_suffix(".png").unlink(missing_ok=True)  # of records that were dropped
+        for file in files:
             if file.suffix == ".png":
                 drawn[name] = f"../pictures/{file.name}"
             else:

@@ -147,6 +147,10 @@ COMMAND_LINE = {
     "doctor of": ("doctor me", ["me", "unknown option"]),
     "join: nothing": ("join", ["--server, --name, --data: missing", "tacit join --help"]),
     "join: no data": ("join --server 127.0.0.1:9092 --name a", ["--data: missing", "explains it"]),
+    "synth: a flag for what has none": (
+        "synth --data digits",
+        ["--data: unknown option", "stands by itself, without --data"],
+    ),
     "synth for nothing": ("synth digits --epsilon 0", ["epsilon = 0.0: must be", "above 0"]),
     "synth: labels cost all": (
         "synth digits --generator gan --epsilon 0.5 --label-epsilon 0.5",

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from cryptography import x509
@@ -110,6 +112,13 @@ REFUSED = {
     f"{HERE} --insecure --key a.key": ["--insecure", "contradicts --key,"],
     f"{HERE} --insecure --key a.key --ca ca.crt": ["--insecure", "contradicts --key and --ca"],
     f"{HERE} --key a.key": ["--key and --ca: needed"],
+    f"{HERE} --insecure --threads 0": ["threads = 0", "at least 1"],
+    f"{HERE} --insecure --threads 999999999999": ["threads = 999999999999", "at most"],
+    f"{HERE} --insecure --delta 2": ["delta = 2", "below 1"],
+    f"{HERE} --insecure --max-message 0": ["max_message = 0", "at least 1"],
+    f"{HERE} --insecure --patience -1": ["patience = -1", "above 0"],
+    "serve e.toml --insecure --patience -1": ["patience = -1", "above 0"],
+    "serve e.toml --insecure --wait-for -1": ["wait_for = -1", "at least 0"],
 }
 
 
@@ -121,6 +130,14 @@ def test_what_is_refused_before_anything_is_made(tmp_path, monkeypatch, capsys, 
     (said,) = capsys.readouterr().err.splitlines()
     assert [words for words in REFUSED[line] if words not in said] == []
     assert [file.name for file in tmp_path.iterdir()] == ["e.toml"]
+
+
+def test_flags_that_cannot_work_are_refused_before_torch_is_there():
+    """Importing it takes a second and a half."""
+    line = "join --server a:0 --name a --data digits --key a.key --ca ca.crt"
+    code = f"from tacit.cli.main import call; import sys; call({line.split()}); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_register_that_is_damaged_or_cannot_be_read(tmp_path):

@@ -104,9 +104,12 @@ def _flags(cls: object, prefix: str = "--") -> list[str]:
 def _line(event: tyro_errors.ParseErrorEvent, known: Sequence[str]) -> str:
     """Put a refusal by tyro into our words: the flag, the value, what is allowed."""
     if isinstance(event, tyro_errors.UnrecognizedArgs):
-        near = difflib.get_close_matches(event.tokens[0], known, n=1)
+        word = event.tokens[0]
+        near = difflib.get_close_matches(word, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"`{event.prog} --help` lists them"
-        return f"{event.tokens[0]}: unknown option; {hint}"
+        if word in known:  # it has no flag
+            hint = f"its value stands by itself, without {word}"
+        return f"{word}: unknown option; {hint}"
     if isinstance(event, tyro_errors.InvalidChoice):
         return f"{_flag(event.argument)} = {event.value!r}: allowed: {', '.join(event.choices)}"
     if isinstance(event, tyro_errors.InstantiationFailure):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -104,11 +105,6 @@ def join(args: Sequence[str]) -> None:
 
 def _check(given: JoinFlags) -> None:
     """Refuse flags that cannot work, whatever the data."""
-    import torch
-
-    from tacit.apps.keys import check_name
-    from tacit.methods.spec import method_class
-
     host, _, port = given.server.rpartition(":")
     if not (host and port.isdecimal() and 1 <= int(port) <= 65535):
         raise BadInput(
@@ -117,10 +113,23 @@ def _check(given: JoinFlags) -> None:
     check_network(given.insecure, host, {"--key": given.key, "--ca": given.ca})
     if given.budget != math.inf:
         check.number("budget", given.budget, above=0)
+    check.number("delta", given.delta, above=0, below=1)
+    check.number("threads", given.threads, at_least=1, at_most=os.cpu_count() or 1)
+    check.number("patience", given.patience, above=0)
+    check.number("max_message", given.max_message, at_least=1)
+    _check_names(given)
+
+
+def _check_names(given: JoinFlags) -> None:
+    """Refuse names that are none; what these need takes seconds to import."""
+    import torch
+
+    from tacit.apps.keys import check_name
+    from tacit.methods.spec import method_class
+
     check_name(given.name)
     if given.method is not None:
         method_class(given.method)
-    check.number("threads", given.threads, at_least=1)
     torch.set_num_threads(given.threads)
 
 

@@ -51,9 +51,9 @@ def keys(args: Sequence[str]) -> None:
 def _init(folder: str, *hosts: str) -> None:
     from tacit.apps.keys import make_authority
 
-    make_authority(Path(folder), hosts)
-    authority = Path(folder) / "ca.crt"
-    print(f"authority and server certificate in {folder}; give {authority} to every site")
+    place = Path(folder)
+    make_authority(place, hosts)
+    print(f"authority and server certificate in {place}; give {place / 'ca.crt'} to every site")
 
 
 def _new(name: str, folder: str = "") -> None:
@@ -87,11 +87,11 @@ def _revoke(folder: str, name: str) -> None:
 def _renew(folder: str) -> None:
     from tacit.apps.keys import SERVER_DAYS, renew
 
-    due = renew(Path(folder))
-    print(f"server certificate in {folder} lasts {SERVER_DAYS} days from now")
+    place = Path(folder)
+    due = renew(place)
+    print(f"server certificate in {place} lasts {SERVER_DAYS} days from now")
     if due:
-        authority = Path(folder) / "ca.crt"
-        print(f"the authority's was made anew, too: give {authority} to every site")
+        print(f"the authority's was made anew, too: give {place / 'ca.crt'} to every site")
 
 
 def _list(folder: str) -> None:

@@ -61,6 +61,8 @@ def serve(args: Sequence[str]) -> None:
 def _check(given: ServeFlags) -> None:
     check_network(given.insecure, given.host, {"--keys": given.keys})
     check.number("port", given.port, at_least=1, at_most=65535)
+    check.number("wait_for", given.wait_for, at_least=0)
+    check.number("patience", given.patience, above=0)
     check.number("deadline", given.deadline, above=0)
     check.number("max_message", given.max_message, at_least=1)
     if given.max_norm != "median":
