@@ -26,6 +26,7 @@ Precision = Literal["f32", "bf16"]
 KINDS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}  # what torch calls them, and people
 WORTH = 1.1  # times as fast as f32: less is not worth other results
 TURNS, EXAMPLES = 5, 32  # of the trial, and in each of its steps
+_GAINS: dict[tuple[str, str, str, tuple[int, ...]], float | None] = {}  # of what was tried
 NOT_PRIVATELY = "each example's gradient is clipped in single precision only; allowed: f32, auto"
 
 
@@ -70,8 +71,19 @@ def _of_gpu() -> float | None:
 def gain(model: nn.Module, shape: tuple[int, ...]) -> float | None:
     """Return how much faster this processor trains a network in bfloat16, or None if it cannot.
 
-    It is tried in a process of its own: a virtual machine may announce instructions that end a
-    process which uses them.
+    Networks that are alike are tried once: two trials of one may end on two sides of what it takes.
+    """
+    kind = type(model)
+    alike = (kind.__module__, kind.__qualname__, repr(model), shape)
+    if alike not in _GAINS:
+        _GAINS[alike] = _tried(model, shape)
+    return _GAINS[alike]
+
+
+def _tried(model: nn.Module, shape: tuple[int, ...]) -> float | None:
+    """Try it in a process of its own.
+
+    A virtual machine may announce instructions that end a process which uses them.
     """
     if not hasattr(os, "fork"):  # not on this platform: nothing can be tried
         return None

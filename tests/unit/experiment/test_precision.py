@@ -178,6 +178,16 @@ def test_a_trial_that_ends_its_process_says_that_it_cannot():
     assert precision.gain(Ends(4, 3), (4,)) is None
 
 
+def test_networks_that_are_alike_are_tried_once(monkeypatch):
+    """So runs of a table compute alike, however near the gain is to what it takes."""
+    monkeypatch.setattr(precision, "_trial", lambda model, shape: 2.0)
+    assert precision.gain(nn.Linear(41, 3), (41,)) == 2.0
+    monkeypatch.setattr(precision, "_trial", lambda model, shape: 0.5)
+    assert precision.gain(nn.Linear(41, 3), (41,)) == 2.0
+    assert precision.gain(nn.Linear(41, 4), (41,)) == 0.5
+    assert precision.gain(nn.Linear(41, 3), (2, 41)) == 0.5
+
+
 def test_copies_compute_in_the_same_precision_on_their_own_weights():
     model = build("mlp", (4,), 3, 0)
     assert not isinstance(model.forward, InBf16)
