@@ -103,10 +103,16 @@ def _entry(cell: Cell, measured: Found) -> str:
 
 
 def verdict(claim: Claim, measured: Found) -> Verdict:
-    """Tell whether a claim held: not decided, where a difference is within the seeds' spread."""
+    """Tell whether a claim held: not decided, where a difference is within the seeds' spread.
+
+    What diverged, if only with one seed, is below what did not.
+    """
     there = [measured[key] for key in claim.keys if key in measured]
-    if len(there) < len(claim.keys) or any(math.isnan(m.mean) for m in there):
+    lost = [m for m in there if math.isnan(m.mean)]
+    if len(there) < len(claim.keys) or not all(m.stopped for m in lost):
         return "not measured"
+    if claim.cells and lost:
+        return "did not hold"
     if claim.cells:
         means = [m.mean for m in there]
         return "held" if max(means) - min(means) <= claim.within else "did not hold"
@@ -117,6 +123,9 @@ def verdict(claim: Claim, measured: Found) -> Verdict:
 
 
 def _above(a: Measured, b: Measured) -> Verdict:
+    lost = math.isnan(a.mean), math.isnan(b.mean)
+    if any(lost):
+        return "not decided" if all(lost) else "did not hold" if lost[0] else "held"
     gap = a.mean - b.mean
     if abs(gap) <= math.hypot(a.spread, b.spread):
         return "not decided"
@@ -179,7 +188,8 @@ def _origin(paper: Paper) -> str:
         f"`src/tacit/papers/results/{paper.method}.jsonl`) and from nothing else. An arrow "
         "leads from the published value to the measured one, a mean over seeds with its "
         "standard deviation where there are several. A star: the run ended before its last "
-        "round. A claim is not decided where the difference is within the seeds' spread."
+        "round. A claim is not decided where the difference is within the seeds' spread; "
+        "what diverged is below what did not."
     )
 
 

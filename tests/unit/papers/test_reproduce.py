@@ -364,7 +364,10 @@ def test_published_measured_and_difference(made_up: Paper) -> None:
 def test_one_seed_of_several_that_ended_early_takes_nothing_from_the_others(
     made_up: Paper, tmp_path: Path
 ) -> None:
-    """A mean over the others alone would flatter, so nothing is decided by it."""
+    """A mean over the others alone would flatter, so nothing is decided by it.
+
+    What diverged is below what did not.
+    """
     item, nan = made_up.items["table1"], math.nan
     here = {
         "a/fedavg": Measured("table1", "a/fedavg", "short", [51.0, nan, 53.0], seeds=[0, 1, 2]),
@@ -377,7 +380,15 @@ def test_one_seed_of_several_that_ended_early_takes_nothing_from_the_others(
     assert "50.00, 1 of 2 ended early*" in text
     assert ["b/fedavg", "60.00", "ended", "early*", "-", "2"] in map(str.split, text.splitlines())
     assert math.isnan(here["a/fedavg"].spread)
-    assert verdict(Claim("", order=["a/fedavg", "a/fedprox"]), here) == "not measured"
+    assert verdict(Claim("", order=["a/fedavg", "a/fedprox"]), here) == "not decided"
+    here["b/fedprox"] = Measured("table1", "b/fedprox", "short", [9.0, 9.0], seeds=[0, 1])
+    assert verdict(Claim("", order=["b/fedprox", "a/fedavg"]), here) == "held"
+    assert verdict(Claim("", order=["a/fedavg", "b/fedprox"]), here) == "did not hold"
+    assert verdict(Claim("", cells=["a/fedavg", "b/fedprox"], within=99), here) == "did not hold"
+    unreached = replace(here["b/fedavg"], stopped="")  # no target's round, say
+    assert verdict(Claim("", order=["a", "b"]), {"a": here["b/fedprox"], "b": unreached}) == (
+        "not measured"
+    )
     lines = replace(item, draws="lines")
     assert draw_item(lines, here, tmp_path / "f")
 
