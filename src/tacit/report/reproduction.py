@@ -36,7 +36,7 @@ def number(value: float, cell: Cell) -> str:
 def shown(m: Measured, cell: Cell) -> str:
     """Return a mean, with the standard deviation where there are several seeds.
 
-    Where some gave nothing, that of the others, and how many these are: nothing is decided by it.
+    Where some gave nothing, that of the others, and how many gave nothing.
     """
     given = m.given
     if not given.values:
@@ -111,11 +111,10 @@ def verdict(claim: Claim, measured: Found) -> Verdict:
     lost = [m for m in there if math.isnan(m.mean)]
     if len(there) < len(claim.keys) or not all(m.stopped for m in lost):
         return "not measured"
-    if claim.cells and lost:
-        return "did not hold"
     if claim.cells:
         means = [m.mean for m in there]
-        return "held" if max(means) - min(means) <= claim.within else "did not hold"
+        near = not lost and max(means) - min(means) <= claim.within
+        return "held" if near else "did not hold"
     each = [_above(measured[a], measured[b]) for a, b in claim.ordered]
     if "did not hold" in each:
         return "did not hold"
