@@ -105,23 +105,20 @@ def _entry(cell: Cell, measured: Found) -> str:
 def verdict(claim: Claim, measured: Found) -> Verdict:
     """Tell whether a claim held: not decided, where a difference is within the seeds' spread.
 
-    What diverged, if only with one seed, is below what did not.
+    One pair refutes it, whatever is not measured. What diverged, if only with one seed, is below
+    what did not.
     """
-    there = [measured[key] for key in claim.keys if key in measured]
-    lost = [m for m in there if math.isnan(m.mean)]
-    if len(there) < len(claim.keys) or not all(m.stopped for m in lost):
-        return "not measured"
+    told = {k: m for k, m in measured.items() if m.stopped or not math.isnan(m.mean)}
+    each = [_above(told.get(a), told.get(b)) for a, b in claim.ordered]
     if claim.cells:
-        means = [m.mean for m in there]
-        near = not lost and max(means) - min(means) <= claim.within
-        return "held" if near else "did not hold"
-    each = [_above(measured[a], measured[b]) for a, b in claim.ordered]
-    if "did not hold" in each:
-        return "did not hold"
-    return "not decided" if "not decided" in each else "held"
+        each.append(_near([told.get(key) for key in claim.cells], claim.within))
+    order: tuple[Verdict, ...] = ("did not hold", "not measured", "not decided")
+    return next((word for word in order if word in each), "held")
 
 
-def _above(a: Measured, b: Measured) -> Verdict:
+def _above(a: Measured | None, b: Measured | None) -> Verdict:
+    if a is None or b is None:
+        return "not measured"
     lost = math.isnan(a.mean), math.isnan(b.mean)
     if any(lost):
         return "not decided" if all(lost) else "did not hold" if lost[0] else "held"
@@ -129,6 +126,14 @@ def _above(a: Measured, b: Measured) -> Verdict:
     if abs(gap) <= math.hypot(a.spread, b.spread):
         return "not decided"
     return "held" if gap > 0 else "did not hold"
+
+
+def _near(those: Sequence[Measured | None], within: float) -> Verdict:
+    means = [m.mean for m in those if m is not None]
+    diverged = any(map(math.isnan, means))
+    if means and (diverged or max(means) - min(means) > within):
+        return "did not hold"
+    return "held" if len(means) == len(those) else "not measured"
 
 
 def claims_table(item: Item, measured: Found) -> str:
@@ -139,7 +144,7 @@ def claims_table(item: Item, measured: Found) -> str:
         figures = [f"{k}: {shown(measured[k], cells[k])}" for k in claim.keys if k in measured]
         here: str = verdict(claim, measured)
         if here != "not measured":
-            here += _of_one_seed([measured[k] for k in claim.keys])
+            here += _of_one_seed([measured[k] for k in claim.keys if k in measured])
         rows.append([claim.says, claim.where, here, "; ".join(figures) or "-"])
     return formatted(rows, "md")
 

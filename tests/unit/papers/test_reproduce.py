@@ -384,13 +384,28 @@ def test_one_seed_of_several_that_ended_early_takes_nothing_from_the_others(
     here["b/fedprox"] = Measured("table1", "b/fedprox", "short", [9.0, 9.0], seeds=[0, 1])
     assert verdict(Claim("", order=["b/fedprox", "a/fedavg"]), here) == "held"
     assert verdict(Claim("", order=["a/fedavg", "b/fedprox"]), here) == "did not hold"
-    assert verdict(Claim("", cells=["a/fedavg", "b/fedprox"], within=99), here) == "did not hold"
+    for cells in (["a/fedavg", "b/fedprox"], ["b/fedprox", "a/fedavg"]):
+        assert verdict(Claim("", cells=cells, within=99), here) == "did not hold"
     unreached = replace(here["b/fedavg"], stopped="")  # no target's round, say
     assert verdict(Claim("", order=["a", "b"]), {"a": here["b/fedprox"], "b": unreached}) == (
         "not measured"
     )
     lines = replace(item, draws="lines")
     assert draw_item(lines, here, tmp_path / "f")
+
+
+def test_one_pair_refutes_a_claim_whatever_is_not_measured() -> None:
+    def m(value: float) -> Measured:
+        return Measured("", "", "full", [value], seeds=[0])
+
+    best = Claim("a above all others", above=["a"], below=["b", "c", "d"])
+    assert verdict(best, {"a": m(50), "b": m(40), "c": m(60)}) == "did not hold"
+    assert verdict(best, {"a": m(50), "b": m(40), "c": m(45)}) == "not measured"
+    assert verdict(best, {"b": m(40), "c": m(45), "d": m(1)}) == "not measured"
+    alike = Claim("all alike", cells=["a", "b", "c"], within=5.0)
+    assert verdict(alike, {"a": m(50), "b": m(40)}) == "did not hold"
+    assert verdict(alike, {"a": m(50), "b": m(47)}) == "not measured"
+    assert verdict(alike, {"a": m(50)}) == "not measured"
 
 
 def test_a_claim_is_decided_by_more_than_the_spread() -> None:
