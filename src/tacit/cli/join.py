@@ -90,6 +90,7 @@ def join(args: Sequence[str]) -> None:
     needs_flower()
     _check(given)
     quiet()
+    _compute_with(given.threads)
     dataset, part = _data(given)
     given = _with_own_code(given, dataset, part)
     size = len(part.train[0]) if part else len(dataset.train)
@@ -122,15 +123,18 @@ def _check(given: JoinFlags) -> None:
 
 def _check_names(given: JoinFlags) -> None:
     """Refuse names that are none; what these need takes seconds to import."""
-    import torch
-
     from tacit.apps.keys import check_name
     from tacit.methods.spec import method_class
 
     check_name(given.name)
     if given.method is not None:
         method_class(given.method)
-    torch.set_num_threads(given.threads)
+
+
+def _compute_with(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _with_own_code(given: JoinFlags, dataset: Dataset, part: Split | None) -> JoinFlags:
